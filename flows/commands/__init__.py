@@ -1,0 +1,1 @@
+"""The `rstar2` command: one file per group, each loaded only when it is used."""

@@ -1,0 +1,1 @@
+"""One machine or many: engines that sample, behind the `Generate` protocol."""

@@ -1,0 +1,1 @@
+"""Runs code nobody trusts and checks answers, behind the `Execute` protocol."""

@@ -1,0 +1,1 @@
+"""Optimizer steps: the trainer group, one local rank or many."""

@@ -1,0 +1,415 @@
+"""The configuration of a run: one frozen `RecipeConfig`, read from a TOML profile.
+
+Reads a profile (shipped under `recipes/`, or a path) and `--set` overrides; writes resolved JSON.
+Every field carries its unit and bounds; cross-field checks say the remedy. Unknown keys are errors.
+Loads neither torch nor prefect, so `rstar2 plan` answers at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Rate = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0.0)]
+
+
+class ConfigError(ValueError):
+    """A profile or an override is wrong. The message names field, value seen and what is allowed."""
+
+
+class Section(BaseModel):
+    """Settings of every table: frozen, unknown keys are errors, docstrings are the description."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class TinyModel(Section):
+    """A Qwen3 made from nothing, for the laptop."""
+
+    hidden_size: Count = 96
+    num_layers: Count = 3
+    num_heads: Count = 4
+    num_kv_heads: Count = 2
+    head_dim: Count = 24
+    intermediate_size: Count = 256
+    vocab_size: Count = 448
+    rope_theta: float = 10_000.0
+    init_std: float = 0.05
+
+
+class ModelConfig(Section):
+    base: str = "tiny"
+    """`tiny` (made from `tiny` and `seed`), or a folder that `transformers` loads."""
+    tiny: TinyModel = TinyModel()
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class ChatConfig(Section):
+    """What the policy is shown and what is read from it."""
+
+    style: Literal["full", "bare"] = "full"
+    """`full`: the report's system message, tool block and instruction (P-F3). `bare`: the question
+    alone, for a model too small to read instructions; turns, calls and answers are the same."""
+    answer_tags: Literal["required", "optional"] = "required"
+    """`required`: a box outside `<answer>` earns nothing (report E3)."""
+    prefill_reason: bool = True
+    """Generation prompt ends with `<reason>` (part of the prompt, never trained)."""
+    observation_max_tokens: Count = 512
+    """A longer tool response is cut in the middle, with a marker."""
+
+
+class SandboxConfig(Section):
+    """Limits of one tool call, and of the node that runs it."""
+
+    address: str = "auto"
+    """`auto`: the local daemon is found, or started and left running. Else `unix:///path`."""
+    num_slots: Count = 2
+    """Calls that run at once on the node."""
+    cpu_seconds: Seconds = 4.0
+    """THE limit: CPU time of a call, enforced by the parent."""
+    wall_seconds: Seconds = 20.0
+    """Backstop against sleepers, not against a busy machine."""
+    memory_mib: Count = 1024
+    output_bytes: Count = 262_144
+    """Of stdout and of stderr, each."""
+    min_rung: Literal["A", "B", "C", "D"] = "B"
+    """The weakest isolation accepted (A: root namespaces … D: limits only); weaker refuses."""
+    verify_seconds: Seconds = 5.0
+    """Deadline of one answer check; an overrun is `undecided`, never wrong."""
+
+
+class RolloutConfig(Section):
+    engine: Literal["embedded", "sglang"] = "embedded"
+    servers: tuple[str, ...] = ()
+    """URLs of SGLang servers; empty for the embedded engine."""
+    max_rows: Count = 256
+    """Embedded engine: conversations decoded at once."""
+    temperature: Annotated[float, Field(gt=0.0)] = 1.0
+    """Sampling temperature of training rollouts; the trainer's logprobs use it too."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+
+
+class OptimizerConfig(Section):
+    learning_rate: Annotated[float, Field(gt=0.0)] = 1e-6
+    warmup_steps: Annotated[int, Field(ge=0)] = 20
+    """Linear, then constant for RL (report §5.1)."""
+    beta1: Rate = 0.9
+    beta2: Rate = 0.999
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
+
+
+class TrainerConfig(Section):
+    kind: Literal["local", "deepspeed"] = "local"
+    micro_batch_tokens: Count = 16_384
+    """Padded tokens of one forward pass."""
+    clip_low: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    clip_high: Annotated[float, Field(gt=0.0)] = 0.28
+    """Clip-Higher (report §2.2.1)."""
+    num_updates_per_step: Count = 1
+    """Optimizer updates per step over disjoint group-aligned parts of the batch; 1 is on-policy."""
+    max_skipped_steps: Count = 5
+    """Non-finite gradients in a row before the run stops."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
+class SftConfig(Section):
+    """Non-reasoning cold start (report §4.1): format and tool use, not the problems."""
+
+    data: str = "arithmetic"
+    """`arithmetic`: generated traces. Else a JSONL file of conversations."""
+    num_conversations: Count = 20_000
+    num_steps: Count = 1400
+    batch_tokens: Count = 1250
+    """Padded tokens of one optimizer step."""
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-3
+    warmup_steps: Annotated[int, Field(ge=0)] = 30
+    schedule: Literal["cosine", "linear_tail"] = "linear_tail"
+    """`cosine` to 0, or constant with a linear decay over the last 40 %."""
+    beta1: Rate = 0.9
+    beta2: Rate = 0.95
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    max_grad_norm: Annotated[float, Field(gt=0.0)] = 1.0
+    checkpoint_every_steps: Count = 350
+    """A killed SFT continues from the last of these."""
+
+
+class ProblemsConfig(Section):
+    """Where a stage's problems come from."""
+
+    source: str = "arithmetic"
+    """`arithmetic` (generated), or a JSONL / Parquet file or folder of `datasets`."""
+    num_problems: Count = 480
+    """Generated problems per stage set; of a file, all are used."""
+    question_column: str = "question"
+    answer_column: str = "answer"
+
+
+class GateConfig(Section):
+    """When a stage ends. Each named rule must hold for `promote`; see `rstar2.gate`."""
+
+    rules: tuple[
+        Literal[
+            "truncation_settled",
+            "no_collapse",
+            "reward_flat",
+            "evaluation_flat",
+            "mostly_solved",
+            "evaluation_saturated",
+        ],
+        ...,
+    ] = ("truncation_settled", "no_collapse")
+    threshold: Rate = 0.10
+    """Of the truncation rate (report §4.3: settled near 10 %)."""
+    window: Annotated[int, Field(ge=2)] = 8
+    """Steps; its two halves are compared."""
+    max_half_difference: Rate = 0.03
+    min_steps: Count = 12
+    max_steps: Count = 300
+    at_max_steps: Literal["hold", "promote"] = "hold"
+    """What becomes of a stage that reached `max_steps` without its rules holding."""
+    max_reward_drop: Rate = 0.15
+    """`no_collapse`: the window's reward is at least (1 - this) of the best earlier window's."""
+    reward_flat_slope: Annotated[float, Field(ge=0.0)] = 0.005
+    """`reward_flat`: reward gained over the window is at most this."""
+    evaluation_patience: Count = 3
+    """`evaluation_flat`, `evaluation_saturated`: evaluations without a new best."""
+    solved_threshold: Rate = 0.70
+    """`mostly_solved` (RL-2): share of drawn problems that all rollouts solved (report §4.3)."""
+    collapse_steps: Count = 20
+    """Reward below (1 - `collapse_drop`) of its best window for so many steps: abort."""
+    collapse_drop: Rate = 0.5
+
+
+class StageConfig(Section):
+    """One RL phase."""
+
+    problems: ProblemsConfig = ProblemsConfig()
+    shares: Mapping[str, Rate] = {}
+    """Share of each step's draws by source prefix (`arithmetic/two-call` = 0.1); the rest of the
+    set fills up. Empty: uniform."""
+    max_response_tokens: Count = 8192
+    """Sampled and observation tokens of a rollout (8K, 12K, 12K in the report)."""
+    max_turns: Count = 10
+    num_problems_per_step: Count = 512
+    num_rollouts: Count = 32
+    """2G: sampled per problem."""
+    group_size: Count = 16
+    """G: kept by RoC."""
+    roc: Literal["paper", "released-code", "random"] = "paper"
+    """Which of the 2G are kept. `random` is a control: uniform within each class."""
+    max_refill_rounds: Annotated[int, Field(ge=0)] = 0
+    """Further draws that replace groups without signal; 0 is the report's plain rejection."""
+    min_groups: Count = 1
+    """A step with fewer groups with signal is thin."""
+    max_thin_steps: Count = 10
+    """So many steps in a row without any group to train on end the stage with `hold`."""
+    reset_optimizer: bool = False
+    """Fresh optimizer on entering (report: RL-3)."""
+    learning_rate: Annotated[float, Field(gt=0.0)] | None = None
+    """Overrides the trainer's for this stage."""
+    filter_problems: bool = False
+    """The difficulty filter runs before this stage, with the newest policy."""
+    evaluate_every_steps: Annotated[int, Field(ge=0)] = 0
+    """Evaluation during the stage, for the gate's evaluation rules; 0: none."""
+    checkpoint_every_steps: Count = 1
+
+    @model_validator(mode="after")
+    def _check(self) -> StageConfig:
+        if self.group_size < 2:
+            raise ValueError(
+                f"group_size = {self.group_size}: a group baseline needs at least 2; set "
+                "group_size to 2 or more"
+            )
+        if self.num_rollouts < self.group_size:
+            raise ValueError(
+                f"num_rollouts = {self.num_rollouts} is below group_size = {self.group_size}: "
+                "RoC keeps G of 2G; set num_rollouts to 2 x group_size"
+            )
+        if sum(self.shares.values()) > 1.0 + 1e-9:
+            raise ValueError(
+                f"shares sum to {sum(self.shares.values()):.3f}: expected at most 1.0; lower one"
+            )
+        return self
+
+
+class FilterConfig(Section):
+    """The difficulty filter (report §4.2): problems the policy always solves are dropped."""
+
+    num_rollouts: Count = 8
+    drop_at: Count = 8
+    """Dropped when at least so many of the rollouts are correct."""
+
+    @model_validator(mode="after")
+    def _check(self) -> FilterConfig:
+        if self.drop_at > self.num_rollouts:
+            raise ValueError(
+                f"drop_at = {self.drop_at} can never be reached with num_rollouts = "
+                f"{self.num_rollouts}; set drop_at to at most num_rollouts"
+            )
+        return self
+
+
+class EvaluationConfig(Section):
+    problems: str = "arithmetic"
+    """`arithmetic` (held out, and in wordings never trained on), or a file."""
+    num_problems: Count = 512
+    k: Count = 1
+    """Attempts per problem: avg@k."""
+    temperature: Annotated[float, Field(ge=0.0)] = 0.6
+    max_response_tokens: Count = 30_000
+    max_turns: Count = 30
+    num_problems_after_sft: Annotated[int, Field(ge=0)] = 512
+    """Scored after SFT and after each stage too, on so many problems; 0: only at the end."""
+
+
+class RecipeConfig(Section):
+    """A profile: everything that decides what a run computes, and where it is kept."""
+
+    profile: str
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    num_threads: Count = 2
+    """CPU threads of torch; pinned, since resumed weights are equal only at equal thread count."""
+    storage: str = "runs"
+    """A folder, or `s3://bucket/prefix`."""
+    model: ModelConfig = ModelConfig()
+    chat: ChatConfig = ChatConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    sft: SftConfig | None = SftConfig()
+    """None: the base model follows instructions already (report: Qwen2.5-32B)."""
+    stages: Mapping[str, StageConfig]
+    """In order: `rl-1`, `rl-2`, `rl-3`."""
+    gates: Mapping[str, GateConfig]
+    """One for each stage."""
+    filter: FilterConfig = FilterConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> RecipeConfig:
+        if not self.stages:
+            raise ValueError("stages is empty: expected at least one table [stages.rl-1]")
+        if set(self.stages) != set(self.gates):
+            raise ValueError(
+                f"stages are {sorted(self.stages)} but gates are {sorted(self.gates)}: "
+                "write one table [gates.NAME] for each [stages.NAME]"
+            )
+        if self.rollout.engine == "sglang" and not self.rollout.servers:
+            raise ValueError(
+                'rollout.engine = "sglang" needs rollout.servers = ["http://host:port"]'
+            )
+        return self
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that ship, sorted."""
+    return sorted(path.stem for path in _recipes().glob("*.toml"))
+
+
+def load_config(profile: str, overrides: Sequence[str] = ()) -> RecipeConfig:
+    """The validated profile (a shipped name or a TOML path) with `key.path=value` overrides.
+
+    Raises `ConfigError` naming the field, the value seen and what is allowed.
+    """
+    tree = _read_profile(profile)
+    for override in overrides:
+        _apply(tree, override)
+    tree.setdefault("profile", Path(profile).stem)
+    try:
+        return RecipeConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_explain(profile, error)) from None
+
+
+def resolved_json(config: RecipeConfig) -> str:
+    """The whole configuration, defaults included, in a stable order."""
+    return json.dumps(config.model_dump(mode="json"), sort_keys=True, indent=2)
+
+
+NOT_IDENTITY = {"storage", "profile"}
+"""Top-level fields that may change between two starts of one run without changing its result."""
+
+
+def config_hash(config: RecipeConfig) -> str:
+    """Identity of what the run computes: 16 hex digits."""
+    tree = config.model_dump(mode="json", exclude=NOT_IDENTITY | {"sandbox"})
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def config_difference(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Lines `field: old -> new` between two resolved configurations, fields that matter only."""
+    before, after = _flatten(old), _flatten(new)
+    keys = [k for k in sorted(before | after) if k.split(".")[0] not in NOT_IDENTITY | {"sandbox"}]
+    return [
+        f"{key}: {before.get(key, '(absent)')!r} -> {after.get(key, '(absent)')!r}"
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _recipes() -> Path:
+    return Path(__file__).parent / "recipes"
+
+
+def _read_profile(profile: str) -> dict[str, object]:
+    path = Path(profile) if profile.endswith(".toml") else _recipes() / f"{profile}.toml"
+    if not path.is_file():
+        raise ConfigError(
+            f"unknown profile {profile!r}: expected one of {', '.join(profile_names())}, "
+            "or the path of a .toml file"
+        )
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _apply(tree: dict[str, object], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"override {override!r}: expected key.path=value, as in seed=3")
+    *parents, leaf = key.strip().split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"override {override!r}: {parent} is a value, not a table")
+        node = child
+    node[leaf] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> object:
+    """TOML where it parses (numbers, booleans, lists), the text itself elsewhere."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(profile: str, error: ValidationError) -> str:
+    lines = [f"profile {profile!r} is not valid:"]
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "(whole profile)"
+        seen = "" if isinstance(item["input"], dict) else f" (seen: {item['input']!r})"
+        lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{seen}")
+    return "\n".join(lines)

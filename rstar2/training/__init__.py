@@ -1,0 +1,1 @@
+"""What of the algorithm needs torch: logprobs, losses, the training engine, weights."""
