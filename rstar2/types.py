@@ -1,4 +1,4 @@
-"""The nouns of the house: frozen values that pass between rooms, and the three protocols.
+"""The nouns of the house: frozen values that pass between rooms, and the protocols.
 
 Reads and writes nothing. Arrays are read-only numpy and never compared with `==` (`eq=False`);
 what can be derived is a property. A paper-size step holds more than 100 million token ids, hence
@@ -7,10 +7,11 @@ arrays and not tuples. Loads neither torch nor prefect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -246,6 +247,8 @@ class Sample:
     """A rollout flattened for training: four arrays of one length T."""
 
     rollout_id: str
+    problem_id: str
+    """Samples of one problem form a group: an optimizer update never splits them."""
     token_ids: TokenIds  # [T]
     loss_mask: Mask  # [T]
     behaviour_logprobs: Logprobs  # [T], 0.0 where masked
@@ -279,7 +282,10 @@ class TrainMetrics:
     num_tokens: int
     """Sampled tokens in the loss."""
     is_skipped: bool = False
-    """The gradient was not finite: weights and optimizer are as before."""
+    """No update was applied (gradient not finite, or every token masked): weights and optimizer
+    are as before."""
+    num_skipped_updates: int = 0
+    """Of the step's `num_updates_per_step`, those that were not applied."""
     seconds: float = 0.0
 
 
@@ -411,6 +417,39 @@ class Generate(Protocol):
     def release(self, rollout_id: str, /) -> None:
         """Frees what is held for the rollout; unknown ids are ignored."""
         ...
+
+
+class Trainer(Protocol):
+    """Owns weights and optimizer. Calls are synchronous and never overlap."""
+
+    def train_step(self, batch: Batch, /, *, learning_rate: float | None = None) -> TrainMetrics:
+        """One policy step; `learning_rate` overrides the configured one (a stage's own)."""
+        ...
+
+    def sft(
+        self, conversations: Sequence[tuple[TokenIds, Mask]], /, *, start: int, stop: int
+    ) -> Sequence[float]:
+        """SFT steps `[start, stop)` of the configured schedule; the loss of each.
+
+        The batch of step n is a function of the conversations, the seed and n alone.
+        """
+        ...
+
+    def reset_optimizer(self) -> None:
+        """Fresh moments and warm-up: entering RL after SFT, and RL-3 (report §4.3)."""
+        ...
+
+    def save(self, folder: Path, /) -> None:
+        """Weights and optimizer, such that `load` continues bit for bit. Replaces `folder`."""
+        ...
+
+    def load(self, folder: Path, /) -> None: ...
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Weights by name (torch tensors, not copies), for the rollout pool."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Execute(Protocol):
