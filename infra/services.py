@@ -1,0 +1,303 @@
+"""The local services of a checkout: its own Prefect server and the process that serves deployments.
+
+Starts, finds, asks and stops them; both outlive the command that started them and are found again
+by pid files under the state folder, where their logs are too. Launches Prefect as a program and
+never imports it. The sandbox daemon starts and stops through `infra.sandbox.client`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from infra.background import (
+    BackgroundProcess,
+    find_background,
+    is_running,
+    last_lines,
+    one_at_a_time,
+    start_background,
+    stop_background,
+)
+from infra.settings import Settings, child_environment, prefect_variables
+
+START_LIMIT_SECONDS = 180.0
+"""A cold start on a busy two-core machine was seen to take 50 s."""
+NUM_PORTS_TRIED = 20
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+CHEAP_SERVER = {
+    "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "60",
+    "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "60",
+}
+"""Every service of the server stays on; those that wake each 5 s wake each minute (idle CPU of one
+core: 1.4 % instead of 2.0 %). The recipe runs on the same two cores."""
+
+
+class ServiceError(RuntimeError):
+    """A local service cannot be used. The message says which, why and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceHealth:
+    name: str
+    state: Literal["healthy", "starting", "stopped", "unhealthy"]
+    pid: int | None
+    address: str
+    detail: str
+    """What to do where it is not healthy, else what it is."""
+
+
+def ensure_server(settings: Settings, *, say: Callable[[str], None] = lambda _: None) -> str:
+    """The API address of a healthy Prefect server: the one found, or one started and left running.
+
+    A server that the environment names is used as it is. Otherwise it is this checkout's own, on
+    its usual port or, where another program holds that, on the next free one.
+    """
+    with one_at_a_time(_lock_file(settings)):
+        running = find_background(_server_file(settings))
+        if running is not None and _is_own(settings, running):
+            _wait_until_healthy(running)
+            return running.address
+        if settings.is_api_url_chosen and is_healthy(settings.api_url):
+            return settings.api_url
+        address = _free_address(settings)
+        if address != settings.api_url:
+            say(_other_port_notice(settings.api_url, address))
+        say(f"starting the local Prefect server at {ui_url(address)} (first start: up to a minute)")
+        server = _start_server(settings, address)
+        _wait_until_healthy(server)
+        return address
+
+
+def stop_server(settings: Settings) -> bool:
+    """Stops the server that this checkout started; False if none runs."""
+    return stop_background(_server_file(settings), grace_seconds=20.0)
+
+
+def server_health(settings: Settings) -> ServiceHealth:
+    """State of this checkout's server, or of the one that the environment names."""
+    running = find_background(_server_file(settings))
+    if running is None or not _is_own(settings, running):
+        if settings.is_api_url_chosen and is_healthy(settings.api_url):
+            return _health("healthy", None, settings.api_url, "named by PREFECT_API_URL")
+        return _health("stopped", None, settings.api_url, "start it: rstar2 up")
+    if is_healthy(running.address):
+        return _health("healthy", running.pid, running.address, f"UI at {ui_url(running.address)}")
+    return _health("unhealthy", running.pid, running.address, f"see {running.log_file}")
+
+
+def current_api_url(settings: Settings) -> str:
+    """Where this checkout's server answers, or would answer when started."""
+    running = find_background(_server_file(settings))
+    return running.address if running and _is_own(settings, running) else settings.api_url
+
+
+def ensure_deployments(settings: Settings, api_url: str) -> BackgroundProcess:
+    """The process that serves this checkout's deployments, found or started."""
+    with one_at_a_time(_lock_file(settings)):
+        running = find_background(_deployments_file(settings))
+        if running is not None and running.address == api_url:
+            return running
+        stop_background(_deployments_file(settings), grace_seconds=20.0)
+        return start_background(
+            [sys.executable, "-m", "flows.deployments"],
+            pid_file=_deployments_file(settings),
+            log_file=settings.log_dir / "deployments.log",
+            folder=settings.checkout,
+            environment=child_environment(prefect_variables(settings, api_url)),
+            address=api_url,
+        )
+
+
+def wait_for_deployment(process: BackgroundProcess, name: str) -> None:
+    """Returns when the server knows the deployment and the process lives; raises `ServiceError`."""
+    deadline = time.monotonic() + START_LIMIT_SECONDS
+    url = f"{process.address}/deployments/name/{name}"
+    while time.monotonic() < deadline:
+        if not is_running(process):
+            raise ServiceError(
+                f"the process that serves deployments ended while it started; the end of "
+                f"{process.log_file}:\n{last_lines(Path(process.log_file))}"
+            )
+        answer = _get_json(url)
+        if isinstance(answer, dict) and answer.get("status") == "READY":
+            return
+        time.sleep(0.3)
+    raise ServiceError(
+        f"deployment {name} did not appear within {START_LIMIT_SECONDS:.0f} s; see "
+        f"{process.log_file}, then try: rstar2 down && rstar2 up"
+    )
+
+
+def stop_deployments(settings: Settings) -> bool:
+    """Stops the serving process and the runs inside it; a run continues under its name later."""
+    return stop_background(_deployments_file(settings), grace_seconds=40.0)
+
+
+def deployments_health(settings: Settings) -> ServiceHealth:
+    running = find_background(_deployments_file(settings))
+    if running is None:
+        return ServiceHealth(
+            name="deployments",
+            state="stopped",
+            pid=None,
+            address="",
+            detail="start it: rstar2 up",
+        )
+    return ServiceHealth(
+        name="deployments",
+        state="healthy",
+        pid=running.pid,
+        address=running.address,
+        detail=f"log: {running.log_file}",
+    )
+
+
+def is_healthy(api_url: str) -> bool:
+    """Whether a Prefect server answers there."""
+    return _get_json(f"{api_url}/health") is True
+
+
+def ui_url(api_url: str) -> str:
+    return api_url.removesuffix("/api")
+
+
+def is_port_free(api_url: str) -> bool:
+    """Whether a server could listen at this local address."""
+    host, port = _host_and_port(api_url)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _health(
+    state: Literal["healthy", "starting", "stopped", "unhealthy"],
+    pid: int | None,
+    address: str,
+    detail: str,
+) -> ServiceHealth:
+    return ServiceHealth(name="server", state=state, pid=pid, address=address, detail=detail)
+
+
+def _is_own(settings: Settings, running: BackgroundProcess) -> bool:
+    """A server that the environment names elsewhere is not the one we started."""
+    return not settings.is_api_url_chosen or running.address == settings.api_url
+
+
+def _start_server(settings: Settings, api_url: str) -> BackgroundProcess:
+    host, port = _host_and_port(api_url)
+    settings.prefect_home.mkdir(parents=True, exist_ok=True)
+    return start_background(
+        [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)],
+        pid_file=_server_file(settings),
+        log_file=settings.log_dir / "server.log",
+        folder=settings.prefect_home,
+        environment=child_environment(CHEAP_SERVER | prefect_variables(settings, api_url)),
+        address=api_url,
+    )
+
+
+def _wait_until_healthy(server: BackgroundProcess) -> None:
+    deadline = time.monotonic() + START_LIMIT_SECONDS
+    while time.monotonic() < deadline:
+        if not is_running(server):
+            raise ServiceError(
+                f"the Prefect server ended while it started; the end of {server.log_file}:\n"
+                f"{last_lines(Path(server.log_file))}"
+            )
+        if is_healthy(server.address):
+            return
+        time.sleep(0.2)
+    raise ServiceError(
+        f"the Prefect server did not answer at {server.address} within "
+        f"{START_LIMIT_SECONDS:.0f} s; see {server.log_file}, then try: rstar2 down && rstar2 up"
+    )
+
+
+def _free_address(settings: Settings) -> str:
+    host, port = _host_and_port(settings.api_url)
+    if host not in LOOPBACK:
+        raise ServiceError(
+            f"no Prefect server answers at {settings.api_url}: start it on {host}, or unset "
+            "PREFECT_API_URL to use a local one"
+        )
+    if is_port_free(settings.api_url):
+        return settings.api_url
+    if settings.is_api_url_chosen:
+        raise ServiceError(
+            f"port {port} is held by another program and no Prefect server answers there: "
+            f"choose another, as in: export PREFECT_API_URL=http://{host}:{port + 1}/api"
+        )
+    for other in range(port + 1, port + NUM_PORTS_TRIED):
+        address = f"http://{host}:{other}/api"
+        if is_port_free(address):
+            return address
+    raise ServiceError(
+        f"ports {port} to {port + NUM_PORTS_TRIED - 1} are all held by other programs: choose a "
+        f"free one, as in: export PREFECT_API_URL=http://{host}:5269/api"
+    )
+
+
+def _other_port_notice(usual: str, address: str) -> str:
+    return (
+        f"port {_host_and_port(usual)[1]} is held by another program (another checkout's server?); "
+        f"this checkout uses {address}\nfor plain `prefect` commands here: "
+        f"export PREFECT_API_URL={address}"
+    )
+
+
+def _host_and_port(api_url: str) -> tuple[str, int]:
+    parts = urlsplit(api_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ServiceError(
+            f"PREFECT_API_URL = {api_url!r}: expected an address like http://127.0.0.1:4269/api"
+        )
+    try:
+        port = parts.port
+    except ValueError:
+        raise ServiceError(f"PREFECT_API_URL = {api_url!r}: the port is not a number") from None
+    return parts.hostname, port or (443 if parts.scheme == "https" else 80)
+
+
+def _get_json(url: str) -> object:
+    """The answer, or None where there is none; a proxy is never asked for this machine's ports."""
+    local = urlsplit(url).hostname in LOOPBACK
+    handlers = [urllib.request.ProxyHandler({})] if local else []
+    try:
+        with urllib.request.build_opener(*handlers).open(url, timeout=5.0) as answer:
+            parsed: object = json.loads(answer.read())
+            return parsed
+    except (OSError, ValueError, http.client.HTTPException):  # URLError is an OSError
+        return None
+
+
+def _server_file(settings: Settings) -> Path:
+    return settings.state_dir / "server.json"
+
+
+def _deployments_file(settings: Settings) -> Path:
+    return settings.state_dir / "deployments.json"
+
+
+def _lock_file(settings: Settings) -> Path:
+    return settings.state_dir / "services.lock"

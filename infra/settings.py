@@ -1,0 +1,134 @@
+"""What this machine and this checkout decide: the only reader and writer of `os.environ`.
+
+Reads the environment and `[tool.prefect.api]` of the checkout's pyproject.toml, once, into a frozen
+`Settings`; writes the variables that Prefect and torch read while they are imported. Decides
+nothing about what a run computes: that is `rstar2.config`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_API_URL = "http://127.0.0.1:4269/api"
+MAX_SOCKET_FOLDER = 64
+"""Bytes of a folder for unix sockets: the kernel takes paths under 108, the name needs the rest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    checkout: Path
+    """Folder of the checkout's pyproject.toml, or the working directory outside a checkout."""
+    state_dir: Path
+    """Pid files, logs, Prefect's database: of this checkout. `RSTAR2_STATE_DIR`, else `.rstar2/`."""
+    socket_dir: Path
+    """Folder for unix sockets: `state_dir`, or a short hashed one where that path is too long."""
+    api_url: str
+    """Of the Prefect server: `PREFECT_API_URL`, else pyproject, else port 4269 here."""
+    is_api_url_chosen: bool
+    """The environment names the server: it is used as it is, whoever started it."""
+    s3_endpoint: str | None
+    """Of an S3 other than Amazon's: `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`."""
+
+    @property
+    def prefect_home(self) -> Path:
+        return self.state_dir / "prefect"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.state_dir / "logs"
+
+    @property
+    def download_dir(self) -> Path:
+        """Copies of remote artefacts; may be deleted at any time."""
+        return self.state_dir / "downloads"
+
+
+def load_settings() -> Settings:
+    """The settings of the working directory. Creates no folder."""
+    checkout = _find_checkout(Path.cwd())
+    named = os.environ.get("RSTAR2_STATE_DIR")
+    state_dir = Path(named).expanduser().absolute() if named else checkout / ".rstar2"
+    chosen = os.environ.get("PREFECT_API_URL")
+    return Settings(
+        checkout=checkout,
+        state_dir=state_dir,
+        socket_dir=_socket_dir(state_dir),
+        api_url=chosen or _pyproject(checkout).get("api_url", DEFAULT_API_URL),
+        is_api_url_chosen=bool(chosen),
+        s3_endpoint=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
+    )
+
+
+def prefect_variables(settings: Settings, api_url: str) -> dict[str, str]:
+    """What every Prefect process of ours runs under: own home, no telemetry, no temporary server."""
+    return {
+        "PREFECT_API_URL": api_url,
+        "PREFECT_HOME": str(settings.prefect_home),
+        "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def prepare_prefect_environment(settings: Settings, api_url: str) -> None:
+    """Points this process at the server. Call it before the first `import prefect`."""
+    os.environ.update(prefect_variables(settings, api_url))
+
+
+def prepare_torch_environment() -> None:
+    """Defaults that torch and transformers read while they are imported; the user's own win.
+
+    `OMP_WAIT_POLICY=PASSIVE`: idle threads sleep; spinning ones made a step 20 times slower on a
+    busy machine. Models are folders, so nothing is ever fetched from a hub.
+    """
+    defaults = {
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that we start: this one's, with `changes`."""
+    return {**os.environ, **changes}
+
+
+def _find_checkout(start: Path) -> Path:
+    for folder in (start, *start.parents):
+        if _pyproject(folder).get("name") == "rstar2":
+            return folder
+    return start
+
+
+def _pyproject(folder: Path) -> dict[str, str]:
+    """`name` and `api_url` of the folder's pyproject.toml, where it has them."""
+    try:
+        tree = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError):
+        return {}
+    found = {
+        "name": tree.get("project", {}).get("name"),
+        "api_url": tree.get("tool", {}).get("prefect", {}).get("api", {}).get("url"),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def _socket_dir(state_dir: Path) -> Path:
+    if len(os.fsencode(state_dir)) <= MAX_SOCKET_FOLDER:
+        return state_dir
+    digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    parent = Path(runtime) if runtime and Path(runtime).is_dir() else Path(tempfile.gettempdir())
+    if len(os.fsencode(parent)) > MAX_SOCKET_FOLDER - 30:
+        parent = Path("/tmp")
+    return parent / f"rstar2-{os.getuid()}-{digest}"
