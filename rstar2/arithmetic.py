@@ -1,0 +1,235 @@
+"""The laptop problems: generated questions with one integer answer, solved through the Python tool.
+
+Pure and deterministic: nothing is read or written. Some problems need one call, some two in
+sequence (the second works on what the first printed). No other program of the space that SFT
+teaches gives the right answer: such draws are rejected here, and a test runs all programs. The hash
+of a question decides whether it may ever be trained on. Does not make SFT data (`sft_data`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from rstar2.arithmetic_wordings import (
+    KNOWN_CLAUSES,
+    ONE_CALL,
+    OPERATIONS,
+    TWO_CALL,
+    UNSEEN_CLAUSES,
+    draw_operands,
+    write_question,
+)
+from rstar2.problems import has_prefix, is_held_out, problem_id, round_half_up
+from rstar2.types import Problem
+
+Split = Literal["train", "held-out", "unseen"]
+
+EVALUATION_SHARES: Mapping[str, float] = {"arithmetic/two-call": 0.35}
+"""The mix of the held-out sets: 65 % one-call, 35 % two-call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A problem with what its text was made from."""
+
+    operations: tuple[str, ...]
+    """One or two names from `OPERATIONS`, in the order of the calls."""
+    numbers: tuple[int, ...]
+    """As they stand in the text."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """One way through the tool: the operations called, and the last value printed."""
+
+    operations: tuple[str, ...]
+    value: int
+
+
+def generate_problems(
+    split: Split, num_problems: int, shares: Mapping[str, float], seed: int
+) -> tuple[Problem, ...]:
+    """`num_problems` distinct problems of a split, in a shuffled order that the seed fixes.
+
+    `shares` gives the share by source prefix (`arithmetic/two-call`, `arithmetic/one-call/gcd`),
+    with `arithmetic/` for every split; the kinds it does not name fill up with one-call problems.
+    Within a share the kinds alternate. Raises `ValueError` where a kind has too few questions.
+    """
+    generator = random.Random(f"arithmetic/{split}/{seed}")
+    chosen: dict[str, Problem] = {}
+    for operations, num in _kinds(num_problems, shares):
+        fresh = _distinct(operations, split, generator, num, set(chosen))
+        chosen |= {problem.problem_id: problem for problem in fresh}
+    problems = list(chosen.values())
+    generator.shuffle(problems)
+    return tuple(problems)
+
+
+def draw_question(operations: tuple[str, ...], split: Split, generator: random.Random) -> Question:
+    """One question of the split that only `operations` answer."""
+    clauses = UNSEEN_CLAUSES if split == "unseen" else KNOWN_CLAUSES
+    while True:
+        wording = tuple(generator.choice(clauses[name]) for name in operations)
+        numbers = draw_operands(operations, generator)
+        text = write_question(wording, operations, numbers)
+        if is_held_out(problem_id(text)) == (split == "train"):
+            continue
+        question = Question(operations=operations, numbers=numbers, text=text)
+        if _is_unambiguous(question):
+            return question
+
+
+def to_problem(question: Question, split: Split) -> Problem:
+    """The problem, with its answer and its kind as source."""
+    return Problem(
+        problem_id=problem_id(question.text),
+        question=question.text,
+        answer=str(answer(question)),
+        source=_source(question.operations, split),
+    )
+
+
+def answer(question: Question) -> int:
+    """What the question's own operations give."""
+    return _run(question.operations, question.numbers)
+
+
+def candidate_programs(question: Question) -> Iterator[Program]:
+    """Every program of the space that SFT teaches, on the question's numbers.
+
+    One call: any operation on any of the numbers, in either order. Two calls: any operation on the
+    first numbers, then any on its value and the number that is left (a one-clause question has none
+    left, so only operations of one operand follow).
+    """
+    numbers = question.numbers
+    for name, op in OPERATIONS.items():
+        if op.num_operands == 1:
+            for a in numbers:
+                yield Program(operations=(name,), value=op.compute(a, 0))
+        else:
+            for i, a in enumerate(numbers):
+                for j, b in enumerate(numbers):
+                    if i != j:
+                        yield Program(operations=(name,), value=op.compute(a, b))
+    num_first = min(len(numbers), 2)
+    for first in (op for op in OPERATIONS.values() if op.num_operands == num_first):
+        value = first.compute(numbers[0], (*numbers, 0)[1])
+        left = numbers[num_first:]
+        for second in OPERATIONS.values():
+            if second.num_operands == len(left) + 1:
+                yield Program(
+                    operations=(first.name, second.name),
+                    value=second.compute(value, (*left, 0)[0]),
+                )
+
+
+def parse_question(text: str) -> Question:
+    """The question behind a text that `draw_question` wrote; `ValueError` for any other."""
+    for clauses in (KNOWN_CLAUSES, UNSEEN_CLAUSES):
+        for operations in [(name,) for name in ONE_CALL] + list(TWO_CALL):
+            question = _match(text, operations, clauses)
+            if question is not None:
+                return question
+    raise ValueError(f"not one of the arithmetic questions: {text!r}")
+
+
+def _match(
+    text: str, operations: tuple[str, ...], clauses: Mapping[str, tuple[str, str]]
+) -> Question | None:
+    numbers = tuple(
+        int(word) for word in text.strip(".").replace(",", " ").split() if word.isdigit()
+    )
+    num_expected = OPERATIONS[operations[0]].num_operands + sum(
+        OPERATIONS[name].num_operands - 1 for name in operations[1:]
+    )
+    if len(numbers) != num_expected:
+        return None
+    wordings: list[tuple[str, ...]] = [()]
+    for name in operations:
+        wordings = [(*done, clause) for done in wordings for clause in clauses[name]]
+    for wording in wordings:
+        if write_question(wording, operations, numbers) == text:
+            return Question(operations=operations, numbers=numbers, text=text)
+    return None
+
+
+def _kinds(num_problems: int, shares: Mapping[str, float]) -> list[tuple[tuple[str, ...], int]]:
+    """How many problems of each kind: shares first, the rest one-call; alternating within each."""
+    kinds = [(name,) for name in ONE_CALL] + list(TWO_CALL)
+    sources = {kind: _source(kind, "train") for kind in kinds}
+    counts = dict.fromkeys(kinds, 0)
+    left = num_problems
+    for prefix, share in shares.items():
+        members = [kind for kind in kinds if has_prefix(sources[kind], prefix)]
+        if not members:
+            raise ValueError(
+                f"share {prefix!r}: no kind of problem has this source prefix; expected one of "
+                f"{', '.join(sorted(sources.values()))} or a beginning of these"
+            )
+        num = min(round_half_up(share * num_problems), left)
+        left -= num
+        for i in range(num):
+            counts[members[i % len(members)]] += 1
+    named = [kind for kind in kinds if any(has_prefix(sources[kind], p) for p in shares)]
+    rest = [kind for kind in kinds if len(kind) == 1 and kind not in named] or kinds
+    for i in range(left):
+        counts[rest[i % len(rest)]] += 1
+    return [(kind, num) for kind, num in counts.items() if num]
+
+
+def _distinct(
+    operations: tuple[str, ...],
+    split: Split,
+    generator: random.Random,
+    num: int,
+    taken: set[str],
+) -> list[Problem]:
+    found: list[Problem] = []
+    for _ in range(200 * num + 1000):
+        if len(found) == num:
+            return found
+        problem = to_problem(draw_question(operations, split, generator), split)
+        if problem.problem_id not in taken:
+            taken.add(problem.problem_id)
+            found.append(problem)
+    raise ValueError(
+        f"{_source(operations, split)} has only about {len(found)} distinct questions in the split "
+        f"{split!r}, {num} were asked for: lower num_problems or this kind's share"
+    )
+
+
+def _is_unambiguous(question: Question) -> bool:
+    """Whether nothing but the question's own operations gives a positive answer equal to its own."""
+    right = answer(question)
+    return right > 0 and all(
+        program.operations == question.operations
+        for program in _other_ways(question)
+        if program.value == right
+    )
+
+
+def _other_ways(question: Question) -> Iterator[Program]:
+    """Candidates that count as shortcuts: a needless call after the right one is none."""
+    for program in candidate_programs(question):
+        if len(question.operations) == 1 and program.operations[:1] == question.operations:
+            if len(program.operations) == 2:
+                continue
+        yield program
+
+
+def _run(operations: tuple[str, ...], numbers: tuple[int, ...]) -> int:
+    first = OPERATIONS[operations[0]]
+    value = first.compute(numbers[0], (*numbers, 0)[1])
+    for name in operations[1:]:
+        value = OPERATIONS[name].compute(value, (*numbers, 0)[first.num_operands])
+    return value
+
+
+def _source(operations: tuple[str, ...], split: Split) -> str:
+    root = "arithmetic-unseen" if split == "unseen" else "arithmetic"
+    kind = "one-call" if len(operations) == 1 else "two-call"
+    return f"{root}/{kind}/{'>'.join(operations)}"

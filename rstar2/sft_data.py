@@ -1,0 +1,261 @@
+"""SFT conversations for the laptop, and the batches an SFT step trains on.
+
+Makes conversations from seeds, or reads them from a JSONL file. They teach format and tool use, not
+the problems: the question is one of the training split, but the program is drawn at random among
+those that fit the count of numbers, its operands copied from the question. The one thing they do
+say is that two clauses ask for two calls. Tool outputs are real: the snippets come from a fixed
+list of ours and run in this process. Deliberately does not train (`rstar2.training.engine`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rstar2.arithmetic import Question, draw_question
+from rstar2.arithmetic_wordings import ONE_CALL, OPERATIONS, TWO_CALL
+from rstar2.chat import Chat, Message, format_observation
+from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus, read_only
+
+TWO_CLAUSE_SHARE = 0.35
+SECOND_CALL_RATE = {1: 0.10, 2: 0.95}
+"""By number of clauses, after a first call that worked."""
+BUG_RATE = 0.25
+RETRY_RATE = 0.80
+SAME_PROGRAM_RATE = 0.85
+"""Of the retries: the same program, mended; else another program."""
+REASON_RATE = 0.30
+DOUBLED_ANSWER_RATE = 0.08
+MISSING_TAG_RATE = 0.03
+
+REASONS = ("Run it.", "Use python.")
+
+Conversation = tuple[Message, ...]
+
+
+class SftDataError(ValueError):
+    """A conversation file is wrong; the message names the line, what was seen, what is expected."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SftExample:
+    """A rendered conversation."""
+
+    token_ids: TokenIds  # [t]
+    loss_mask: Mask  # [t], true on the assistant's tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SftBatch:
+    """What one SFT step trains on, padded on the right."""
+
+    step: int
+    token_ids: TokenIds  # [B, T], 0 where padded
+    loss_mask: Mask  # [B, T], true on the assistant's tokens
+    attention_mask: Mask  # [B, T], false where padded
+
+
+def make_conversations(num: int, seed: int) -> tuple[Conversation, ...]:
+    """`num` generated conversations, a function of the seed; none asks a held-out question."""
+    generator = random.Random(f"sft conversations/{seed}")
+    return tuple(_conversation(generator) for _ in range(num))
+
+
+def read_conversations(path: Path) -> tuple[Conversation, ...]:
+    """Conversations of a JSONL file, rows `{"messages": [{"role": …, "content": …}, …]}`.
+
+    Raises `SftDataError` that lists the first bad line; nothing is skipped.
+    """
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if line.strip():
+            rows.append(_read_row(line, f"{path}:{number}"))
+    if not rows:
+        raise SftDataError(f"{path}: no conversations; expected JSONL rows with `messages`")
+    return tuple(rows)
+
+
+def render_examples(conversations: Sequence[Conversation], chat: Chat) -> tuple[SftExample, ...]:
+    """Tokens and loss mask of each, the same tokens that a rollout would produce."""
+    examples = []
+    for conversation in conversations:
+        token_ids, loss_mask = chat.render_conversation(conversation)
+        examples.append(SftExample(token_ids=token_ids, loss_mask=loss_mask))
+    return tuple(examples)
+
+
+def plan_batches(
+    lengths: Sequence[int], *, num_steps: int, batch_tokens: int, seed: int
+) -> tuple[tuple[int, ...], ...]:
+    """Which examples each step trains on: step s (1-based) takes entry s - 1.
+
+    Each epoch shuffles the examples, groups those of like length into batches of at most
+    `batch_tokens` padded tokens (one longer example is a batch of its own), and shuffles these.
+    """
+    plan: list[tuple[int, ...]] = []
+    epoch = 0
+    while len(plan) < num_steps:
+        generator = random.Random(f"sft batches/{seed}/{epoch}")
+        order = list(range(len(lengths)))
+        generator.shuffle(order)
+        order.sort(key=lambda i: lengths[i])
+        batches = _cut(order, lengths, batch_tokens)
+        generator.shuffle(batches)
+        plan += batches
+        epoch += 1
+    return tuple(plan[:num_steps])
+
+
+def sft_batch(
+    examples: Sequence[SftExample], plan: Sequence[tuple[int, ...]], step: int
+) -> SftBatch:
+    """The padded batch of a 1-based step of the plan."""
+    chosen = [examples[i] for i in plan[step - 1]]
+    shape = (len(chosen), max(len(e.token_ids) for e in chosen))
+    token_ids = np.zeros(shape, dtype=np.int32)
+    loss_mask = np.zeros(shape, dtype=np.bool_)
+    attention_mask = np.zeros(shape, dtype=np.bool_)
+    for row, example in enumerate(chosen):
+        stop = len(example.token_ids)
+        token_ids[row, :stop] = example.token_ids
+        loss_mask[row, :stop] = example.loss_mask
+        attention_mask[row, :stop] = True
+    return SftBatch(
+        step=step,
+        token_ids=read_only(token_ids, np.int32),
+        loss_mask=read_only(loss_mask, np.bool_),
+        attention_mask=read_only(attention_mask, np.bool_),
+    )
+
+
+def run_snippet(code: str) -> ToolResult:
+    """Runs a snippet of OUR list in this process, with the result the sandbox would give."""
+    stdout = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(stdout):
+            exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
+    except (ArithmeticError, NameError, SyntaxError, TypeError, ValueError) as error:
+        return ToolResult(
+            status=ToolStatus.ERROR,
+            stdout=stdout.getvalue(),
+            stderr=_snippet_traceback(error),
+        )
+    return ToolResult(status=ToolStatus.OK, stdout=stdout.getvalue())
+
+
+def _snippet_traceback(error: Exception) -> str:
+    """The traceback without the frame of this module."""
+    entry = error.__traceback__.tb_next if error.__traceback__ else None
+    return "".join(traceback.format_exception(type(error), error, entry))
+
+
+def _conversation(generator: random.Random) -> Conversation:
+    two_clauses = generator.random() < TWO_CLAUSE_SHARE
+    kinds = TWO_CALL if two_clauses else [(name,) for name in ONE_CALL]
+    question = draw_question(generator.choice(kinds), "train", generator)
+    messages = [Message(role="user", content=question.text)]
+    value = _first_call(messages, question, generator)
+    if value is not None and generator.random() < SECOND_CALL_RATE[len(question.operations)]:
+        num_first = min(len(question.numbers), 2)
+        operands = (value, *map(str, question.numbers[num_first:]))
+        value = _call(messages, operands, generator)
+    messages.append(Message(role="assistant", content=_answer(value, generator)))
+    return tuple(messages)
+
+
+def _first_call(
+    messages: list[Message], question: Question, generator: random.Random
+) -> str | None:
+    return _call(messages, tuple(map(str, question.numbers[:2])), generator)
+
+
+def _call(
+    messages: list[Message], operands: tuple[str, ...], generator: random.Random
+) -> str | None:
+    """Adds a call of a random program and what came of it, perhaps a failed one first.
+
+    Returns what the tool printed, or None where it failed and was given up.
+    """
+    programs = [op.name for op in OPERATIONS.values() if op.num_operands == len(operands)]
+    name = generator.choice(programs)
+    if generator.random() < BUG_RATE:
+        result = _add_call(messages, _with_bug(name, operands, generator), generator)
+        if result.status is ToolStatus.OK:
+            return result.stdout.strip()
+        if generator.random() >= RETRY_RATE:
+            return None
+        if generator.random() >= SAME_PROGRAM_RATE:
+            name = generator.choice(programs)
+    result = _add_call(messages, _code(name, operands), generator)
+    return result.stdout.strip() if result.status is ToolStatus.OK else None
+
+
+def _add_call(messages: list[Message], code: str, generator: random.Random) -> ToolResult:
+    call = json.dumps({"name": "python", "arguments": {"code": code}})
+    reason = f"<reason>{generator.choice(REASONS)}</reason>"
+    text = reason if generator.random() < REASON_RATE else ""
+    messages.append(Message(role="assistant", content=f"{text}<tool_call>{call}</tool_call>"))
+    result = run_snippet(code)
+    messages.append(Message(role="tool", content=format_observation(result)))
+    return result
+
+
+def _code(name: str, operands: tuple[str, ...]) -> str:
+    return OPERATIONS[name].snippet.format(a=operands[0], b=operands[-1])
+
+
+def _with_bug(name: str, operands: tuple[str, ...], generator: random.Random) -> str:
+    """Naive code: a forgotten import where there is one to forget, else a slip of the pen."""
+    code = _code(name, operands)
+    if code.startswith("import math\n"):
+        return code.removeprefix("import math\n")
+    slip = generator.randrange(3)
+    if slip == 0:
+        return code.removesuffix(")")
+    if slip == 1:
+        return code.replace("print", "prnt")
+    return _code(name, (*operands[:-1], "x"))
+
+
+def _answer(value: str | None, generator: random.Random) -> str:
+    """The final answer: what the tool printed (0 where it never worked), not always well formed."""
+    box = f"\\boxed{{{value or 0}}}"
+    form = generator.random()
+    if form < MISSING_TAG_RATE:
+        return box
+    if form < MISSING_TAG_RATE + DOUBLED_ANSWER_RATE:
+        return f"<answer>{box}</answer><answer>{box}</answer>"
+    return f"<answer>{box}</answer>"
+
+
+def _cut(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, ...]]:
+    batches: list[tuple[int, ...]] = []
+    current: list[int] = []
+    for index in order:  # lengths rise, so the newest example decides the padded length
+        if current and (len(current) + 1) * lengths[index] > batch_tokens:
+            batches.append(tuple(current))
+            current = []
+        current.append(index)
+    return [*batches, tuple(current)] if current else batches
+
+
+def _read_row(line: str, where: str) -> Conversation:
+    try:
+        row = json.loads(line)
+        messages = tuple(Message(role=m["role"], content=m["content"]) for m in row["messages"])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise SftDataError(
+            f"{where}: {line[:80]!r} is no conversation ({type(error).__name__}: {error}); expected "
+            '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", …}]}'
+        ) from None
+    if not any(m.role == "assistant" for m in messages):
+        raise SftDataError(f"{where}: no message of the assistant, so nothing to learn from")
+    return messages
