@@ -19,8 +19,8 @@ def group_advantages(rewards: Sequence[float]) -> list[float]:
     """`(r - mean) / std` of each reward, in order; zeros where all are equal."""
     if len(rewards) < 2 or not all(map(math.isfinite, rewards)):
         raise ValueError(
-            f"advantages of rewards {list(rewards)!r}: expected at least two finite rewards; a group "
-            "baseline compares a rollout with others (set group_size to 2 or more)"
+            f"advantages of rewards {list(rewards)!r}: expected two or more finite rewards; a "
+            "group baseline compares a rollout with others (set group_size to 2 or more)"
         )
     if min(rewards) == max(rewards):
         return [0.0] * len(rewards)

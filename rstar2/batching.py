@@ -71,7 +71,7 @@ def build_samples(kept: Sequence[Group]) -> tuple[Sample, ...]:
 
 
 def split_updates(batch: Batch, num_updates: int) -> list[tuple[Sample, ...]]:
-    """The batch in at most `num_updates` parts of whole groups, each weighted as a batch of its own.
+    """The batch in at most `num_updates` parts of whole groups, each weighted as its own batch.
 
     Group i goes to part i modulo the number of parts, so that a batch whose draws are ordered by
     kind gives each part the same mixture. Parts differ by at most one group; none is empty.

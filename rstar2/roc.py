@@ -108,7 +108,7 @@ def _check_counts(num_positives: int, num_negatives: int, group_size: int) -> in
     total = num_positives + num_negatives
     if group_size < 2 or total < group_size:
         raise ValueError(
-            f"RoC cannot keep {group_size} of {num_positives} positive and {num_negatives} negative "
+            f"RoC cannot keep {group_size} of {num_positives} positive, {num_negatives} negative "
             "rollouts: it needs a group size of at least 2 and as many decided rollouts"
         )
     return total
