@@ -38,7 +38,7 @@ def start_background(
     environment: Mapping[str, str],
     address: str = "",
 ) -> BackgroundProcess:
-    """Starts `command` in a session of its own, so that it outlives this process and its terminal."""
+    """Starts `command` in its own session: it outlives this process and its terminal."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     pid_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
@@ -108,7 +108,7 @@ def one_at_a_time(lock_file: Path) -> Iterator[None]:
 
 
 def _start_time(pid: int) -> str:
-    """Opaque start time of a live process, empty for none and for one that only awaits its parent."""
+    """Opaque start time of a live process; empty for none and for a zombie."""
     stat = Path(f"/proc/{pid}/stat")
     if not Path("/proc/self/stat").exists():
         return _start_time_from_ps(pid)

@@ -118,7 +118,7 @@ def ensure_deployments(settings: Settings, api_url: str) -> BackgroundProcess:
         return start_background(
             [sys.executable, "-m", "flows.deployments"],
             pid_file=_deployments_file(settings),
-            log_file=settings.log_dir / "deployments.log",
+            log_file=settings.log_folder / "deployments.log",
             folder=settings.checkout,
             environment=child_environment(prefect_variables(settings, api_url)),
             address=api_url,
@@ -210,7 +210,7 @@ def _start_server(settings: Settings, api_url: str) -> BackgroundProcess:
     return start_background(
         [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)],
         pid_file=_server_file(settings),
-        log_file=settings.log_dir / "server.log",
+        log_file=settings.log_folder / "server.log",
         folder=settings.prefect_home,
         environment=child_environment(CHEAP_SERVER | prefect_variables(settings, api_url)),
         address=api_url,
@@ -292,12 +292,12 @@ def _get_json(url: str) -> object:
 
 
 def _server_file(settings: Settings) -> Path:
-    return settings.state_dir / "server.json"
+    return settings.state_folder / "server.json"
 
 
 def _deployments_file(settings: Settings) -> Path:
-    return settings.state_dir / "deployments.json"
+    return settings.state_folder / "deployments.json"
 
 
 def _lock_file(settings: Settings) -> Path:
-    return settings.state_dir / "services.lock"
+    return settings.state_folder / "services.lock"

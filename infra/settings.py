@@ -24,10 +24,10 @@ MAX_SOCKET_FOLDER = 64
 class Settings:
     checkout: Path
     """Folder of the checkout's pyproject.toml, or the working directory outside a checkout."""
-    state_dir: Path
-    """Pid files, logs, Prefect's database: of this checkout. `RSTAR2_STATE_DIR`, else `.rstar2/`."""
-    socket_dir: Path
-    """Folder for unix sockets: `state_dir`, or a short hashed one where that path is too long."""
+    state_folder: Path
+    """Pid files, logs, Prefect's database. `RSTAR2_STATE_FOLDER`, else the checkout's `.rstar2/`."""
+    socket_folder: Path
+    """Folder for unix sockets: `state_folder`, or a short hashed one where that path is too long."""
     api_url: str
     """Of the Prefect server: `PREFECT_API_URL`, else pyproject, else port 4269 here."""
     is_api_url_chosen: bool
@@ -37,28 +37,28 @@ class Settings:
 
     @property
     def prefect_home(self) -> Path:
-        return self.state_dir / "prefect"
+        return self.state_folder / "prefect"
 
     @property
-    def log_dir(self) -> Path:
-        return self.state_dir / "logs"
+    def log_folder(self) -> Path:
+        return self.state_folder / "logs"
 
     @property
-    def download_dir(self) -> Path:
+    def download_folder(self) -> Path:
         """Copies of remote artefacts; may be deleted at any time."""
-        return self.state_dir / "downloads"
+        return self.state_folder / "downloads"
 
 
 def load_settings() -> Settings:
     """The settings of the working directory. Creates no folder."""
     checkout = _find_checkout(Path.cwd())
-    named = os.environ.get("RSTAR2_STATE_DIR")
-    state_dir = Path(named).expanduser().absolute() if named else checkout / ".rstar2"
+    named = os.environ.get("RSTAR2_STATE_FOLDER")
+    state_folder = Path(named).expanduser().absolute() if named else checkout / ".rstar2"
     chosen = os.environ.get("PREFECT_API_URL")
     return Settings(
         checkout=checkout,
-        state_dir=state_dir,
-        socket_dir=_socket_dir(state_dir),
+        state_folder=state_folder,
+        socket_folder=_socket_folder(state_folder),
         api_url=chosen or _pyproject(checkout).get("api_url", DEFAULT_API_URL),
         is_api_url_chosen=bool(chosen),
         s3_endpoint=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
@@ -66,7 +66,7 @@ def load_settings() -> Settings:
 
 
 def prefect_variables(settings: Settings, api_url: str) -> dict[str, str]:
-    """What every Prefect process of ours runs under: own home, no telemetry, no temporary server."""
+    """For every Prefect process of ours: own home, no telemetry, no temporary server."""
     return {
         "PREFECT_API_URL": api_url,
         "PREFECT_HOME": str(settings.prefect_home),
@@ -123,10 +123,10 @@ def _pyproject(folder: Path) -> dict[str, str]:
     return {key: value for key, value in found.items() if value}
 
 
-def _socket_dir(state_dir: Path) -> Path:
-    if len(os.fsencode(state_dir)) <= MAX_SOCKET_FOLDER:
-        return state_dir
-    digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
+def _socket_folder(state_folder: Path) -> Path:
+    if len(os.fsencode(state_folder)) <= MAX_SOCKET_FOLDER:
+        return state_folder
+    digest = hashlib.sha256(os.fsencode(state_folder)).hexdigest()[:12]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     parent = Path(runtime) if runtime and Path(runtime).is_dir() else Path(tempfile.gettempdir())
     if len(os.fsencode(parent)) > MAX_SOCKET_FOLDER - 30:
