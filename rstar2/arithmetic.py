@@ -203,7 +203,7 @@ def _distinct(
 
 
 def _is_unambiguous(question: Question) -> bool:
-    """Whether nothing but the question's own operations gives a positive answer equal to its own."""
+    """Whether its answer is positive and nothing but its own operations gives it."""
     right = answer(question)
     return right > 0 and all(
         program.operations == question.operations
@@ -215,10 +215,9 @@ def _is_unambiguous(question: Question) -> bool:
 def _other_ways(question: Question) -> Iterator[Program]:
     """Candidates that count as shortcuts: a needless call after the right one is none."""
     for program in candidate_programs(question):
-        if len(question.operations) == 1 and program.operations[:1] == question.operations:
-            if len(program.operations) == 2:
-                continue
-        yield program
+        is_needless = len(program.operations) > len(question.operations)
+        if not (is_needless and program.operations[:1] == question.operations):
+            yield program
 
 
 def _run(operations: tuple[str, ...], numbers: tuple[int, ...]) -> int:

@@ -108,7 +108,7 @@ def draw_operands(operations: tuple[str, ...], generator: random.Random) -> tupl
     first = operations[0]
     wide = len(operations) == 1 and generator.random() < 0.25
     if first == "gcd":
-        numbers = _multiples(wide, generator)
+        numbers: tuple[int, ...] = _multiples(wide, generator)
     elif first in ("sub", "mod"):
         a = generator.randint(100, 999) if wide else generator.randint(25, 99)
         numbers = (a, generator.randint(11, min((a - 1) // 2, 99)))

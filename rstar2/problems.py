@@ -8,6 +8,7 @@ know where problems come from (`rstar2.arithmetic`, `data_catalog.sources`) nor 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
@@ -55,8 +56,9 @@ def draw_problems(
     """The problems of one round of a step: round 0 is the step's own draw, later ones refill.
 
     `step` is 1-based. `num` of round 0 must be the same at every step of the stage: step s takes
-    the s-th slice of an endless row of shuffled epochs, so nothing repeats within an epoch. `shares`
-    gives the share of a draw by source prefix; the rest of the set fills up (no shares: uniform).
+    the s-th slice of an endless row of shuffled epochs, so nothing repeats within an epoch.
+    `shares` gives the share of a draw by source prefix, the longest that fits; the rest of the set
+    fills up (no shares: uniform). A share of which the set has no problem goes to the others.
     Fractions of a problem are spread over the steps. Round r >= 1 needs `drawn`, the ids of all
     problems drawn in the step so far, and repeats none of them; it returns fewer than `num` when
     the set is exhausted.
@@ -114,7 +116,7 @@ def _counts_of_step(
             running += share
             edges.append(round_half_up(running * num * steps))
         edges[-1] = num * steps
-        return [after - before for before, after in zip(edges, edges[1:], strict=False)]
+        return [after - before for before, after in itertools.pairwise(edges)]
 
     return list(zip(cumulative(step - 1), cumulative(step), strict=True))
 
@@ -169,7 +171,7 @@ def _refill(
         running += share
         edges.append(int(running * num + offset))
     edges[-1] = num
-    for name, start, stop in zip(strata, edges, edges[1:], strict=False):
+    for name, (start, stop) in zip(strata, itertools.pairwise(edges), strict=True):
         chosen += rows[name][: max(stop - start, 0)]
         rows[name] = rows[name][max(stop - start, 0) :]
     rest = [p for row in rows.values() for p in row]

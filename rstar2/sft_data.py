@@ -22,7 +22,8 @@ import numpy as np
 
 from rstar2.arithmetic import Question, draw_question
 from rstar2.arithmetic_wordings import ONE_CALL, OPERATIONS, TWO_CALL
-from rstar2.chat import Chat, Message, format_observation
+from rstar2.chat import Chat, Message
+from rstar2.observation import format_observation
 from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus, read_only
 
 TWO_CLAUSE_SHARE = 0.35
@@ -64,7 +65,10 @@ class SftBatch:
 
 
 def make_conversations(num: int, seed: int) -> tuple[Conversation, ...]:
-    """`num` generated conversations, a function of the seed; none asks a held-out question."""
+    """`num` generated conversations, a function of the seed; none asks a held-out question.
+
+    Written for `chat.style = "bare"` without `prefill_reason`, as a tiny model needs it.
+    """
     generator = random.Random(f"sft conversations/{seed}")
     return tuple(_conversation(generator) for _ in range(num))
 
@@ -204,7 +208,7 @@ def _add_call(messages: list[Message], code: str, generator: random.Random) -> T
     text = reason if generator.random() < REASON_RATE else ""
     messages.append(Message(role="assistant", content=f"{text}<tool_call>{call}</tool_call>"))
     result = run_snippet(code)
-    messages.append(Message(role="tool", content=format_observation(result)))
+    messages.append(Message(role="tool", content=format_observation(result, style="bare")))
     return result
 
 
@@ -253,8 +257,8 @@ def _read_row(line: str, where: str) -> Conversation:
         messages = tuple(Message(role=m["role"], content=m["content"]) for m in row["messages"])
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise SftDataError(
-            f"{where}: {line[:80]!r} is no conversation ({type(error).__name__}: {error}); expected "
-            '{"messages": [{"role": "user", "content": "…"}, {"role": "assistant", …}]}'
+            f"{where}: {line[:80]!r} is no conversation ({type(error).__name__}: {error}); "
+            'expected {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", …}]}'
         ) from None
     if not any(m.role == "assistant" for m in messages):
         raise SftDataError(f"{where}: no message of the assistant, so nothing to learn from")

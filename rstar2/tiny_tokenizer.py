@@ -78,5 +78,7 @@ def _corpus() -> list[str]:
         for message in conversation:
             role = "user" if message.role == "tool" else message.role
             texts += [f"{role}\n"]
-            texts += WEIGHT[message.role] * [t for t in between.split(message.content) if t]
+            # The advice at the end of an error message differs between versions of Python.
+            content = message.content.split(". Did you")[0]
+            texts += WEIGHT[message.role] * [t for t in between.split(content) if t]
     return texts
