@@ -6,9 +6,12 @@ schema (it overrides any field of the profile): the flow does that as its first 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
+
+from rstar2.config import ConfigError
 
 ProfileName = Literal["laptop", "smoke"]
 """The profiles that ship, spelled out because a schema is static; a test holds it to `recipes/`."""
@@ -31,3 +34,13 @@ Overrides = Annotated[
     list[Override],
     Field(description="`key.path=value` lines over the profile, as in `gates.rl-1.threshold=0.08`"),
 ]
+
+
+def check_run_name(name: str) -> str:
+    """The name itself where it can name a run; raises `ConfigError` else."""
+    if not re.match(RUN_NAME_PATTERN, name):
+        raise ConfigError(
+            f"run name {name!r}: expected 1 to 63 letters, digits, '.', '_' or '-', starting with "
+            "a letter, as in demo-2"
+        )
+    return name
