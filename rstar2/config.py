@@ -262,12 +262,17 @@ class EvaluationConfig(Section):
     problems: str = "arithmetic"
     """`arithmetic` (held out, and in wordings never trained on), or a file."""
     num_problems: Count = 512
+    """Held out; of a file, at most so many."""
+    num_unseen_problems: Annotated[int, Field(ge=0)] = 256
+    """`arithmetic`: in wordings that no training stage shows."""
+    shares: Mapping[str, Rate] = {"arithmetic/two-call": 0.35}
+    """`arithmetic`: share of the held-out problems by kind."""
     k: Count = 1
     """Attempts per problem: avg@k."""
     temperature: Annotated[float, Field(ge=0.0)] = 0.6
     max_response_tokens: Count = 30_000
     max_turns: Count = 30
-    num_problems_after_sft: Annotated[int, Field(ge=0)] = 512
+    num_problems_between_stages: Annotated[int, Field(ge=0)] = 256
     """Scored after SFT and after each stage too, on so many problems; 0: only at the end."""
 
 

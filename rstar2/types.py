@@ -386,7 +386,8 @@ class Score:
 class StageResult:
     stage: str
     checkpoint: ArtifactRef
-    problem_set: ArtifactRef
+    problem_set: ArtifactRef | None
+    """What the stage drew from; None for SFT."""
     last_step: int
     gate: GateDecision
     scores: tuple[Score, ...] = ()

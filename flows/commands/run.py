@@ -1,0 +1,114 @@
+"""`rstar2 run`: the recipe in the foreground, on the project's own local Prefect server.
+
+The same flow as the deployment. Checks everything that can be wrong before it starts a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def run(
+    profile: str,
+    /,
+    *,
+    run: str | None = None,
+    problems: Path | None = None,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+) -> int:
+    """Train a model by the whole recipe; a run of that name is continued.
+
+    Example: rstar2 run laptop --run demo --set seed=3
+
+    Parameters
+    ----------
+    profile
+        laptop, smoke, or the path of a TOML file.
+    run
+        Name of the run. Without it a new one is made.
+    problems
+        Your own problems: JSONL, Parquet, or a folder of `datasets`.
+    set
+        Overrides one setting, as in `gates.rl-1.threshold=0.08`; may be repeated.
+    """
+    from infra.object_store import open_store
+    from rstar2.config import load_config
+
+    overrides = [*(set or []), *_problem_overrides(profile, problems)]
+    config = load_config(profile, overrides)
+    store = open_store(config.storage)
+    store.probe()
+    name = _checked_name(run) if run else None
+    if name and (code := _already_ended(config.storage, name, overrides, profile)) is not None:
+        return code
+    _attach_to_server()
+    return _run_flow(profile, name, overrides)
+
+
+def _problem_overrides(profile: str, problems: Path | None) -> list[str]:
+    """Every stage and the evaluation read the user's file."""
+    from rstar2.config import load_config
+
+    if problems is None:
+        return []
+    path = problems.absolute().as_posix()
+    stages = load_config(profile).stages
+    keys = [f"stages.{name}.problems.source" for name in stages] + ["evaluation.problems"]
+    return [f'{key}="{path}"' for key in keys] + [f"stages.{name}.shares={{}}" for name in stages]
+
+
+def _checked_name(name: str) -> str:
+    from flows.parameters import check_run_name
+
+    return check_run_name(name)
+
+
+def _already_ended(storage: str, name: str, overrides: Sequence[str], profile: str) -> int | None:
+    """Prints the result of a run that has ended, without a server; None where work is left."""
+    from flows.outcome import print_outcome, read_outcome
+
+    outcome = read_outcome(storage, name, profile, overrides)
+    if outcome is None or not outcome.has_ended:
+        return None
+    return print_outcome(outcome)
+
+
+def _attach_to_server() -> None:
+    from infra.services import ensure_server
+    from infra.settings import (
+        load_settings,
+        prepare_prefect_environment,
+        prepare_torch_environment,
+    )
+
+    settings = load_settings()
+    prepare_prefect_environment(settings, ensure_server(settings))
+    prepare_torch_environment()
+
+
+def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
+    from flows.outcome import print_outcome, read_outcome
+    from flows.recipe import recipe
+    from infra.object_store import open_store
+    from rstar2.config import load_config
+    from tasks.runs import new_run_name
+
+    config = load_config(profile, overrides)
+    name = name or new_run_name(open_store(config.storage), config.profile)
+    print(
+        f"run {name}: stop it at any time, `rstar2 run {profile} --run {name}` goes on", flush=True
+    )
+    state = recipe(profile, name, list(overrides), return_state=True)
+    outcome = read_outcome(config.storage, name, profile, overrides)
+    if outcome is None or not (outcome.has_ended or outcome.is_stopped):
+        raise _failure(state)
+    return print_outcome(outcome)
+
+
+def _failure(state: object) -> BaseException:
+    error = state.result(raise_on_failure=False)  # type: ignore[attr-defined]
+    return error if isinstance(error, BaseException) else RuntimeError(str(error))

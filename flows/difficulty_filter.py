@@ -1,0 +1,30 @@
+"""The difficulty filter between two RL stages: sample with the newest policy, drop what is solved."""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from rstar2.config import RecipeConfig
+from rstar2.types import ArtifactRef, StageResult
+from tasks.difficulty import STAGE, decide_difficulty, sample_difficulty
+from tasks.ledger import Ledger
+from tasks.resources import open_resources
+
+
+@flow(name="difficulty-filter", flow_run_name="difficulty filter", validate_parameters=False)
+def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResult) -> ArtifactRef:
+    """The problems of the stage before that its policy does not always solve; done only once."""
+    known = ledger.find("filter", stage=STAGE)
+    if known is not None:
+        return known.parts["problems"]
+    with open_resources(ledger, config, checkpoint=start.checkpoint, trains=False) as resources:
+        rollouts = sample_difficulty(resources, problem_set=start.problem_set, stage=start.stage)
+        kept = decide_difficulty(
+            ledger, config, problem_set=start.problem_set, rollouts=rollouts, start=start
+        )
+    ledger.publish(force=True)
+    verdicts = ledger.find("filter", stage=STAGE).values["verdicts"]
+    num_dropped = sum(verdict["decision"] == "drop" for verdict in verdicts)
+    get_run_logger().info(f"difficulty filter: {num_dropped} of {len(verdicts)} problems dropped")
+    return kept

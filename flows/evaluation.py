@@ -1,0 +1,27 @@
+"""The last part of the recipe: the final policy on all held-out problems."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from rstar2.config import RecipeConfig
+from rstar2.types import Score, StageResult
+from tasks.evaluation import evaluate, show_scores
+from tasks.ledger import FINAL, Ledger
+from tasks.problems import held_out_problems
+from tasks.resources import open_resources
+
+
+@flow(name="evaluation", flow_run_name="evaluation", validate_parameters=False)
+def evaluation(ledger: Ledger, config: RecipeConfig, result: StageResult) -> tuple[Score, ...]:
+    """avg@k with intervals, by kind of problem, shown beside the scores after each stage."""
+    with open_resources(ledger, config, checkpoint=result.checkpoint, trains=False) as resources:
+        scores = evaluate(
+            resources,
+            name=FINAL,
+            checkpoint=result.checkpoint,
+            problem_set=held_out_problems(ledger, config),
+            num_problems=None,
+        )
+    show_scores(ledger)
+    return scores

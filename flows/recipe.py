@@ -1,0 +1,64 @@
+"""The recipe: SFT, RL stages with their gates, the difficulty filter, evaluation.
+
+One run name is one run. The flow only orders; every part looks into the ledger first, so that
+starting a run again continues it, and starting a finished one returns its result. Run it with
+`rstar2 run laptop`, or as the deployment `rstar2/full-recipe`.
+"""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed, State
+
+from flows.difficulty_filter import difficulty_filter
+from flows.evaluation import evaluation
+from flows.parameters import Overrides, ProfileName, ProfilePath, RunName
+from flows.rl_stage import rl_stage
+from flows.sft import sft
+from rstar2.config import RecipeConfig, load_config
+from rstar2.types import GateVerdict, StageResult
+from tasks.ledger import Ledger, open_ledger, start_run
+from tasks.problems import check_sources, input_files, prepare_problems
+from tasks.promotion import pass_gate
+from tasks.runs import run_name_of
+
+
+@flow(name="rstar2", flow_run_name="{run}")
+def recipe(
+    profile: ProfileName | ProfilePath = "laptop",
+    run: RunName | None = None,
+    set: Overrides | None = None,
+) -> State:
+    """Trains a model by the whole recipe, or continues the run of that name.
+
+    `set` overrides single settings, as in `["seed=3", "gates.rl-1.threshold=0.08"]`.
+    """
+    config = load_config(profile, set or [])
+    check_sources(config)
+    name = run or run_name_of(config, str(flow_run.id))
+    with open_ledger(config.storage, name) as ledger:
+        start_run(ledger, config, input_files(config))
+        ledger.publish(force=True)
+        result = run_stages(ledger, config)
+        if result.gate.verdict is not GateVerdict.PROMOTE:
+            return Failed(name=str(result.gate.verdict).title(), message=result.gate.reason)
+        evaluation(ledger, config, result)
+        ledger.publish(force=True)
+    return Completed(message=f"run {name} is complete: {result.checkpoint.uri}")
+
+
+def run_stages(ledger: Ledger, config: RecipeConfig) -> StageResult:
+    """SFT and every RL stage in order, until one does not promote."""
+    result = sft(ledger, config)
+    for stage, settings in config.stages.items():
+        if settings.filter_problems:
+            difficulty_filter(ledger, config, start=result)
+        problem_set = prepare_problems(ledger, config, stage=stage)
+        result = rl_stage(ledger, config, stage, start=result, problem_set=problem_set)
+        result = pass_gate(ledger, stage=stage, result=result)
+        if result.gate.verdict is not GateVerdict.PROMOTE:
+            get_run_logger().warning(f"{stage} stops the run: {result.gate.reason}")
+            break
+    return result

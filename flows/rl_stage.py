@@ -1,0 +1,140 @@
+"""One RL stage: steps of collect, build, train, sync and gate, until the gate ends it.
+
+The flow only orders. A step is committed by its manifest, written last; a stage that was killed
+starts again after its last committed step, and one that finished returns its stored result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from rstar2.config import RecipeConfig
+from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
+from tasks.batches import build_batch
+from tasks.evaluation import evaluate
+from tasks.ledger import Ledger
+from tasks.metrics import Progress, step_line, step_metrics_of
+from tasks.problems import held_out_problems
+from tasks.promotion import decide
+from tasks.resources import Resources, open_resources
+from tasks.rollouts import collect_groups
+from tasks.training import (
+    drop_old_checkpoints,
+    restore,
+    save_checkpoint,
+    sync_weights,
+    train_step,
+)
+
+
+@flow(name="rl-stage", flow_run_name="{stage}", validate_parameters=False)
+def rl_stage(
+    ledger: Ledger,
+    config: RecipeConfig,
+    stage: str,
+    *,
+    start: StageResult,
+    problem_set: ArtifactRef,
+) -> StageResult:
+    """Trains from the checkpoint of `start` on `problem_set`; resumes where it stopped."""
+    done = ledger.stage_result(stage)
+    if done is not None:
+        return done
+    with open_resources(ledger, config, checkpoint=start.checkpoint, trains=True) as resources:
+        enter_stage(resources, stage, start)
+        decision = train_until_gate(resources, stage, problem_set)
+        return finish_stage(resources, stage, problem_set, decision)
+
+
+def enter_stage(resources: Resources, stage: str, start: StageResult) -> None:
+    """Trainer and pool at the stage's last committed step, or at the checkpoint of `start`."""
+    if resources.config.stages[stage].reset_optimizer or start.stage not in resources.config.stages:
+        resources.trainer.reset_optimizer()
+    if last := restore(resources, stage=stage):
+        sync_weights(resources, version=last)
+
+
+def train_until_gate(resources: Resources, stage: str, problem_set: ArtifactRef) -> GateDecision:
+    """Steps on from the last committed one until the gate says anything but `continue`."""
+    committed = resources.ledger.steps(stage)
+    decision = GateDecision(verdict=GateVerdict.CONTINUE, reason="", evidence={})
+    if committed:
+        decision = GateDecision(**committed[-1].values["gate"])
+    step = committed[-1].step or 0 if committed else 0
+    progress = Progress(resources.ledger.run, stage, resources.config.gates[stage].max_steps)
+    while decision.verdict == GateVerdict.CONTINUE:
+        step += 1
+        decision = run_step(resources, stage, step, problem_set)
+        progress.show(step)
+    return decision
+
+
+def run_step(resources: Resources, stage: str, step: int, problem_set: ArtifactRef) -> GateDecision:
+    """One step from draw to commit."""
+    settings = resources.config.stages[stage]
+    collected = collect_groups(resources, stage=stage, step=step, problem_set=problem_set)
+    built = build_batch(
+        resources, stage=stage, step=step, rollouts=collected.rollouts, policy_version=step - 1
+    )
+    parts = {"rollouts": collected.rollouts, "batch": built.batch}
+    trained = train_step(resources, stage=stage, batch=built.batch)
+    sync_seconds = sync_weights(resources, version=step)
+    if step % settings.checkpoint_every_steps == 0:
+        parts["checkpoint"] = save_checkpoint(resources, stage=stage, step=step)
+    metrics = step_metrics_of(
+        resources,
+        stage=stage,
+        step=step,
+        collected=collected,
+        built=built,
+        trained=trained,
+        sync_seconds=sync_seconds,
+    )
+    decision = decide(resources, stage=stage, metrics=metrics)
+    resources.ledger.commit(
+        "step",
+        stage=stage,
+        step=step,
+        parts=parts,
+        values={
+            "metrics": asdict(metrics),
+            "kept_rollout_ids": built.kept_rollout_ids,
+            "dropped": built.dropped,
+            "gate": asdict(decision),
+        },
+    )
+    drop_old_checkpoints(resources, stage=stage, last_step=step)
+    resources.ledger.publish()
+    get_run_logger().info(step_line(metrics))
+    return decision
+
+
+def finish_stage(
+    resources: Resources, stage: str, problem_set: ArtifactRef, decision: GateDecision
+) -> StageResult:
+    """Stores the stage's last checkpoint, scores it, and commits the result."""
+    step = resources.ledger.steps(stage)[-1].step or 0
+    last = resources.ledger.steps(stage)[-1]
+    checkpoint = last.parts.get("checkpoint") or save_checkpoint(resources, stage=stage, step=step)
+    scores = evaluate(
+        resources,
+        name=stage,
+        checkpoint=checkpoint,
+        problem_set=held_out_problems(resources.ledger, resources.config),
+        num_problems=resources.config.evaluation.num_problems_between_stages,
+    )
+    result = StageResult(
+        stage=stage,
+        checkpoint=checkpoint,
+        problem_set=problem_set,
+        last_step=step,
+        gate=decision,
+        scores=scores,
+    )
+    resources.ledger.commit("stage", stage=stage, values=asdict(result))
+    resources.ledger.publish(force=True)
+    get_run_logger().info(f"{stage}: {decision.verdict}: {decision.reason}")
+    return result

@@ -1,0 +1,41 @@
+"""The SFT stage: base model, conversations, training, a first score."""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from rstar2.config import RecipeConfig
+from rstar2.types import StageResult
+from tasks.evaluation import evaluate
+from tasks.ledger import Ledger
+from tasks.problems import held_out_problems
+from tasks.resources import open_resources
+from tasks.sft import STAGE, finish_sft, prepare_base, prepare_conversations, train_sft
+
+
+@flow(name="sft", flow_run_name="sft", validate_parameters=False)
+def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
+    """The model after SFT, or the base model where the profile has no SFT; resumes."""
+    done = ledger.stage_result(STAGE)
+    if done is not None:
+        return done
+    base = prepare_base(ledger, config)
+    if config.sft is None:
+        return finish_sft(ledger, config, checkpoint=base, scores=())
+    with open_resources(ledger, config, checkpoint=base, trains=True) as resources:
+        conversations = prepare_conversations(resources)
+        restore_sft(resources)
+        step = 0
+        while step < config.sft.num_steps:
+            step, loss = train_sft(resources, conversations=conversations)
+            get_run_logger().info(f"sft step {step} of {config.sft.num_steps} | loss {loss:.3f}")
+        checkpoint = ledger.steps(STAGE, "checkpoint")[-1].parts["checkpoint"]
+        scores = evaluate(
+            resources,
+            name=STAGE,
+            checkpoint=checkpoint,
+            problem_set=held_out_problems(ledger, config),
+            num_problems=config.evaluation.num_problems_between_stages,
+        )
+        return finish_sft(ledger, config, checkpoint=checkpoint, scores=scores)

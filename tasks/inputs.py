@@ -1,0 +1,48 @@
+"""The files that a run reads: what is in them, and their hashes, so that a change is noticed.
+
+Reads the user's problem files through `data_catalog.sources`. Knows no Prefect: the command line
+checks inputs before anything starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from data_catalog.sources import read_source
+
+from rstar2.config import ProblemsConfig, RecipeConfig
+from tasks.ledger import LedgerError
+
+
+def input_files(config: RecipeConfig) -> dict[str, str]:
+    """sha256 of each file that the run reads problems or conversations from."""
+    names = {settings.problems.source for settings in config.stages.values()}
+    names |= {config.evaluation.problems, config.sft.data if config.sft else "arithmetic"}
+    return {name: _sha256(Path(name)) for name in sorted(names - {"arithmetic"})}
+
+
+def check_sources(config: RecipeConfig) -> None:
+    """Reads every problem file once, so that a malformed row is reported before anything starts."""
+    for settings in config.stages.values():
+        if settings.problems.source != "arithmetic":
+            read_problem_file(settings.problems)
+
+
+def read_problem_file(settings: ProblemsConfig):  # type: ignore[no-untyped-def]
+    return read_source(
+        settings.source,
+        question_column=settings.question_column,
+        answer_column=settings.answer_column,
+    )
+
+
+def _sha256(path: Path) -> str:
+    if path.is_dir():
+        parts = sorted(p for p in path.rglob("*") if p.is_file())
+        return hashlib.sha256("".join(map(_sha256, parts)).encode()).hexdigest()
+    if not path.is_file():
+        raise LedgerError(
+            f"no such file: {path}; expected a JSONL or Parquet file, or a folder of `datasets`"
+        )
+    return hashlib.sha256(path.read_bytes()).hexdigest()

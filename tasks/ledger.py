@@ -1,0 +1,233 @@
+"""The ledger of one run: its committed manifests, and nothing else is true.
+
+Reads and writes small JSON manifests through the object store, one for each step, stage, filter pass
+and evaluation, written last and only once. A part (rollouts, batch, checkpoint) that no manifest
+names does not exist. One owner per run: a lock on the run's folder where the store is a folder.
+Deliberately does not know Prefect: a run is resumed from here, whatever Prefect's state says.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+from data_catalog.catalog import CatalogError, publish
+from data_catalog.records import Manifest, manifest_from_json, manifest_json
+from infra.object_store import ObjectStore, open_store
+from rstar2.config import RecipeConfig, config_difference, config_hash
+from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult, StepMetrics
+
+log = logging.getLogger(__name__)
+
+FINAL = "final"
+"""Name of the evaluation that ends a run."""
+
+
+class LedgerError(ValueError):
+    """The run cannot be started or continued as asked. The message says what to do."""
+
+
+class Ledger:
+    """Committed manifests of one run, in memory and in the store. Use `open_ledger`."""
+
+    # Slots keep Prefect from encoding the whole ledger as a flow parameter.
+    __slots__ = ("_manifests", "run", "store")
+
+    def __init__(self, store: ObjectStore, run: str) -> None:
+        self.store = store
+        self.run = run
+        keys = sorted(key for key in store.list(f"{run}/") if _is_manifest(key))
+        self._manifests = {key: manifest_from_json(store.get_bytes(key)) for key in keys}
+
+    def key(self, stage: str, *parts: str) -> str:
+        """Store key of something that belongs to a stage of this run."""
+        return "/".join((self.run, stage, *parts))
+
+    def commit(
+        self,
+        kind: str,
+        *,
+        stage: str = "",
+        step: int | None = None,
+        name: str = "",
+        parts: Mapping[str, ArtifactRef] | None = None,
+        values: Mapping[str, object] | None = None,
+    ) -> Manifest:
+        """Writes the manifest that makes its parts true. Raises if it was committed before.
+
+        `name` tells facts of one kind and stage apart that have no step.
+        """
+        manifest = Manifest(
+            run=self.run,
+            stage=stage,
+            kind=kind,
+            step=step,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            parts=dict(parts or {}),
+            values=dict(values or {}),
+        )
+        key = self._manifest_key(kind, stage, step, name)
+        if not self.store.put_if_absent(key, manifest_json(manifest)):
+            raise LedgerError(
+                f"{key} is committed already: another process trains the run {self.run!r}; "
+                "stop one of the two, then start this one again"
+            )
+        self._manifests[key] = manifest
+        return manifest
+
+    def find(
+        self, kind: str, *, stage: str = "", step: int | None = None, name: str = ""
+    ) -> Manifest | None:
+        return self._manifests.get(self._manifest_key(kind, stage, step, name))
+
+    def _manifest_key(self, kind: str, stage: str, step: int | None, name: str) -> str:
+        if not stage:
+            return f"{self.run}/run.json"
+        suffix = f"-{step:05d}" if step is not None else f"-{name}" if name else ""
+        return self.key(stage, f"manifest-{kind}{suffix}.json")
+
+    def steps(self, stage: str, kind: str = "step") -> list[Manifest]:
+        """The stage's committed manifests of `kind` that have a step, in order."""
+        found = [m for m in self._manifests.values() if m.stage == stage and m.kind == kind]
+        return sorted(found, key=lambda m: m.step or 0)
+
+    def series(self, stage: str) -> list[StepMetrics]:
+        """What the stage's gate reads."""
+        names = {field.name for field in fields(StepMetrics)}
+        rows = [m.values["metrics"] for m in self.steps(stage)]
+        return [StepMetrics(**{k: v for k, v in row.items() if k in names}) for row in rows]
+
+    def stage_result(self, stage: str) -> StageResult | None:
+        """How a finished stage ended, or None."""
+        manifest = self.find("stage", stage=stage)
+        return stage_result_from(manifest.values) if manifest else None
+
+    def scores(self) -> dict[str, tuple[Score, ...]]:
+        """Every evaluation's scores, by the checkpoint they were measured after."""
+        found = {}
+        for name in ["sft", *self.config().stages, FINAL]:
+            manifest = self.find("evaluation", stage="evaluation", name=name)
+            if manifest is not None:
+                found[name] = tuple(Score(**row) for row in manifest.values["scores"])
+        return found
+
+    def config(self) -> RecipeConfig:
+        """The configuration that the run was started with."""
+        manifest = self.find("run")
+        if manifest is None:
+            raise LedgerError(
+                f"no run {self.run!r} in {self.store.uri}: expected one of "
+                f"{', '.join(run_names(self.store)) or '(none)'}"
+            )
+        return RecipeConfig.model_validate_json(manifest.values["config"])
+
+    def publish(self, *, force: bool = False) -> None:
+        """Brings the catalogue up to the committed manifests; a busy catalogue is not an error."""
+        try:
+            publish(
+                catalog_path(self.store),
+                list(self._manifests.values()),
+                self.store.local_path,
+                force=force,
+            )
+        except CatalogError as error:
+            log.warning("the catalogue was not published, the run goes on: %s", error)
+
+
+@contextmanager
+def open_ledger(storage: str, run: str) -> Iterator[Ledger]:
+    """The ledger of `run` with this process as its only owner."""
+    store = open_store(storage)
+    with _owned(storage, run):
+        yield Ledger(store, run)
+
+
+def start_run(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, str]) -> None:
+    """Registers a new run, or refuses to continue one under other settings or other data.
+
+    `inputs` maps the files that the run reads to their sha256.
+    """
+    known = ledger.find("run")
+    if known is None:
+        values = {
+            "profile": config.profile,
+            "config_hash": config_hash(config),
+            "config": config.model_dump_json(),
+            "inputs": dict(inputs),
+        }
+        ledger.commit("run", values=values)
+        return
+    check_unchanged(ledger, config, inputs)
+
+
+def check_unchanged(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, str]) -> None:
+    """Raises `LedgerError` naming each setting or file that differs from the run's own."""
+    known = ledger.find("run")
+    assert known is not None, "the run is registered"
+    changes = config_difference(json.loads(known.values["config"]), config.model_dump(mode="json"))
+    changes += config_difference(known.values["inputs"], dict(inputs))
+    if changes:
+        fresh = "; for the demo: make demo FRESH=1" if ledger.run == "demo" else ""
+        raise LedgerError(
+            f"the run {ledger.run!r} was started with other settings:\n  "
+            + "\n  ".join(changes)
+            + "\nundo the change to go on with it, or start a new run with another name "
+            f"(--run NAME{fresh})"
+        )
+
+
+def run_names(store: ObjectStore) -> list[str]:
+    """Names of the runs in a store, oldest name first."""
+    return sorted(key.split("/")[0] for key in store.list("") if key.endswith("/run.json"))
+
+
+def catalog_path(store: ObjectStore) -> Path:
+    """Where the store's catalogue is published on this machine."""
+    return store.local_root / "catalog.duckdb"
+
+
+def stage_result_from(values: Mapping[str, object]) -> StageResult:
+    """A `StageResult` from its manifest's values."""
+    tree = json.loads(json.dumps(values))
+    gate = tree["gate"]
+    return StageResult(
+        stage=tree["stage"],
+        checkpoint=ArtifactRef(**tree["checkpoint"]),
+        problem_set=ArtifactRef(**tree["problem_set"]) if tree["problem_set"] else None,
+        last_step=tree["last_step"],
+        gate=GateDecision(
+            verdict=GateVerdict(gate["verdict"]), reason=gate["reason"], evidence=gate["evidence"]
+        ),
+        scores=tuple(Score(**score) for score in tree["scores"]),
+    )
+
+
+def _is_manifest(key: str) -> bool:
+    name = key.rsplit("/", 1)[-1]
+    return name == "run.json" or name.startswith("manifest-")
+
+
+@contextmanager
+def _owned(storage: str, run: str) -> Iterator[None]:
+    """Holds the run's lock; a process that dies lets it go. No lock where the store is S3: there
+    `put_if_absent` refuses the second owner's first commit."""
+    if storage.startswith("s3://"):
+        yield
+        return
+    folder = Path(storage) / run
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LedgerError(
+                f"the run {run!r} is being trained by another process; wait for it, follow it with "
+                f"`rstar2 status`, or choose another name with --run"
+            ) from None
+        yield

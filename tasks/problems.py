@@ -1,0 +1,102 @@
+"""Makes each stage's problem set, and the held-out ones, into artefacts that the ledger names.
+
+Reads generated problems or the user's own file (`data_catalog.sources`), writes one Parquet part a
+set. A file is split by the hash of its questions: what is held out is never trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rstar2.arithmetic import generate_problems
+from rstar2.config import ProblemsConfig, RecipeConfig
+from rstar2.problems import is_held_out
+from rstar2.rollout_files import read_problems
+from rstar2.types import ArtifactRef, Problem
+from tasks.difficulty import STAGE as FILTER_STAGE
+from tasks.difficulty import store_problems
+from tasks.inputs import read_problem_file
+from tasks.ledger import Ledger, LedgerError
+from tasks.rollouts import derived_seed
+
+HELD_OUT = "held-out"
+
+
+@task(name="prepare problems", task_run_name="problems {stage}", cache_policy=NO_CACHE)
+def prepare_problems(ledger: Ledger, config: RecipeConfig, *, stage: str) -> ArtifactRef:
+    """The stage's problem set: what the filter kept, generated ones, or those of a file."""
+    known = ledger.find("problems", stage=stage)
+    if known is not None:
+        return known.parts["problems"]
+    settings = config.stages[stage]
+    if settings.filter_problems:
+        ref = ledger.find("filter", stage=FILTER_STAGE).parts["problems"]
+        num_problems, quarantined = len(read_problems(ledger.store.local_path(ref))), ()
+    else:
+        problems, quarantined = _train_problems(config, stage, settings.problems)
+        ref = store_problems(ledger, problems, ledger.key(stage, "problems.parquet"))
+        num_problems = len(problems)
+    if not num_problems:
+        raise LedgerError(_no_problems(ledger, stage, settings.filter_problems))
+    values = {"stage": stage, "num_problems": num_problems, "quarantined": list(quarantined)}
+    ledger.commit("problems", stage=stage, parts={"problems": ref}, values=values)
+    return ref
+
+
+@task(name="prepare held-out problems", cache_policy=NO_CACHE)
+def held_out_problems(ledger: Ledger, config: RecipeConfig) -> ArtifactRef:
+    """The evaluation's problems: new numbers in known wordings, then wordings never trained on."""
+    known = ledger.find("problems", stage=HELD_OUT)
+    if known is not None:
+        return known.parts["problems"]
+    problems = _held_out(config)
+    if not problems:
+        raise LedgerError(
+            f"{config.evaluation.problems}: no problem is held out for evaluation; expected a file "
+            "with more than a few rows, or name another with --set evaluation.problems=FILE"
+        )
+    ref = store_problems(ledger, problems, ledger.key(HELD_OUT, "problems.parquet"))
+    values = {"stage": HELD_OUT, "num_problems": len(problems), "quarantined": []}
+    ledger.commit("problems", stage=HELD_OUT, parts={"problems": ref}, values=values)
+    return ref
+
+
+def _train_problems(
+    config: RecipeConfig, stage: str, settings: ProblemsConfig
+) -> tuple[list[Problem], tuple[Mapping[str, object], ...]]:
+    if settings.source != "arithmetic":
+        source = read_problem_file(settings)
+        train = [p for p in source.problems if not is_held_out(p.problem_id)]
+        return train, source.quarantined_rows()
+    problems = generate_problems(
+        "train",
+        settings.num_problems,
+        shares=config.stages[stage].shares,
+        seed=derived_seed(config.seed, stage, "problems"),
+    )
+    return list(problems), ()
+
+
+def _held_out(config: RecipeConfig) -> list[Problem]:
+    settings = config.evaluation
+    if settings.problems != "arithmetic":
+        problems = read_problem_file(ProblemsConfig(source=settings.problems)).problems
+        return [p for p in problems if is_held_out(p.problem_id)][: settings.num_problems]
+    seed = derived_seed(config.seed, HELD_OUT)
+    known = generate_problems("held-out", settings.num_problems, shares=settings.shares, seed=seed)
+    unseen = generate_problems(
+        "unseen", settings.num_unseen_problems, shares=settings.shares, seed=seed
+    )
+    return [*known, *unseen]
+
+
+def _no_problems(ledger: Ledger, stage: str, is_filtered: bool) -> str:
+    if not is_filtered:
+        return f"{stage}: no problem to train on; expected at least one row that is not held out"
+    return (
+        f"{stage} has no problems left: the difficulty filter dropped all of them (`rstar2 catalog "
+        f"explain ID` says why); start a new run with harder problems or more of them"
+    )

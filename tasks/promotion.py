@@ -1,0 +1,74 @@
+"""Decides each step whether the stage goes on, and shows the decision with its evidence.
+
+Reads the step series from the ledger; a decision is stored with its step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from rstar2.gate import decide_gate
+from rstar2.types import GateDecision, StageResult, StepMetrics
+from tasks.ledger import Ledger
+from tasks.promotion_answers import answered
+from tasks.resources import Resources
+
+
+@task(name="decide gate", cache_policy=NO_CACHE)
+def decide(resources: Resources, *, stage: str, metrics: StepMetrics) -> GateDecision:
+    """The gate's verdict after this step, from all steps of the stage."""
+    series = [*resources.ledger.series(stage), metrics]
+    settings = resources.config.stages[stage]
+    return decide_gate(
+        resources.config.gates[stage], series, stage=stage, max_thin_steps=settings.max_thin_steps
+    )
+
+
+@task(name="gate", task_run_name="gate {stage}", cache_policy=NO_CACHE)
+def pass_gate(ledger: Ledger, *, stage: str, result: StageResult) -> StageResult:
+    """The stage's result as the gate leaves it: a `hold` that a person approved is a promotion."""
+    result = answered(ledger, stage, result)
+    _show(ledger, stage, result)
+    return result
+
+
+def _show(ledger: Ledger, stage: str, result: StageResult) -> None:
+    """Puts the decision and the step series in front of whoever opens the run."""
+    rows = [
+        {
+            "step": m.step,
+            "reward": round(m.reward, 3),
+            "truncated": round(m.truncation_rate, 3),
+            "turn limit": round(m.turn_limit_rate, 3),
+            "solved": round(m.solved_rate, 3),
+            "tool errors": round(m.tool_error_rate, 3),
+            "tokens": round(m.mean_response_tokens, 1),
+        }
+        for m in ledger.series(stage)
+    ]
+    key = artifact_key(ledger.run, stage)
+    create_table_artifact(table=rows, key=f"{key}-steps", description=f"Steps of {stage}")
+    create_markdown_artifact(markdown=_markdown(stage, result.gate), key=f"{key}-gate")
+
+
+def artifact_key(*parts: str) -> str:
+    """Lower case, digits and dashes: what Prefect allows."""
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
+
+
+def _markdown(stage: str, decision: GateDecision) -> str:
+    lines = [f"# {stage}: {decision.verdict}", "", decision.reason, "", "| seen | value |", "|-|-|"]
+    return "\n".join(lines + [f"| {name} | {_text(v)} |" for name, v in _items(decision.evidence)])
+
+
+def _items(evidence: Mapping[str, object]) -> list[tuple[str, object]]:
+    return sorted(evidence.items())
+
+
+def _text(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

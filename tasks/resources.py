@@ -1,0 +1,73 @@
+"""What a stage works with: ledger, rollout pool, sandbox and trainer, opened together.
+
+One context manager does both ends of the scale: on one machine it owns engine and trainer and finds
+or starts the sandbox daemon, which outlives it. Deliberately no dataclass: Prefect walks into
+dataclass arguments, and there is a model in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from infra.rollout.pool import RolloutPool, open_pool
+from infra.sandbox.client import Sandbox, open_sandbox
+from infra.tokenizer import load_tokenizer
+
+from infra.settings import load_settings
+from infra.trainer.local import LocalTrainer, open_trainer
+from rstar2.chat import PYTHON_TOOL, Chat, open_chat
+from rstar2.config import RecipeConfig
+from tasks.ledger import Ledger
+
+
+class Resources:
+    """Open resources of one stage. `trainer` is None where nothing is trained."""
+
+    __slots__ = ("chat", "config", "ledger", "pool", "runner", "sandbox", "trainer")
+
+    def __init__(
+        self,
+        *,
+        config: RecipeConfig,
+        ledger: Ledger,
+        chat: Chat,
+        sandbox: Sandbox,
+        pool: RolloutPool,
+        trainer: LocalTrainer | None,
+        runner: asyncio.Runner,
+    ) -> None:
+        self.config = config
+        self.ledger = ledger
+        self.chat = chat
+        self.sandbox = sandbox
+        self.pool = pool
+        self.trainer = trainer
+        self.runner = runner
+
+
+@contextmanager
+def open_resources(
+    ledger: Ledger, config: RecipeConfig, *, model: Path, trains: bool
+) -> Iterator[Resources]:
+    """Opens what a stage needs, with the policy of folder `model` live in pool and trainer."""
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+        sandbox = open_sandbox(config.sandbox, load_settings().state_folder)
+        runner.run(sandbox.__aenter__())
+        stack.callback(lambda: runner.run(sandbox.__aexit__(None, None, None)))
+        trainer = open_trainer(model, config) if trains else None
+        pool = stack.enter_context(open_pool(model, config))
+        tools = [PYTHON_TOOL]
+        chat = open_chat(load_tokenizer(model), config.chat, tools)
+        yield Resources(
+            config=config,
+            ledger=ledger,
+            chat=chat,
+            sandbox=sandbox,
+            pool=pool,
+            trainer=trainer,
+            runner=runner,
+        )

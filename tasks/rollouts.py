@@ -1,0 +1,160 @@
+"""Collects the groups of a step: draws problems, samples 2G rollouts each, grades, refills.
+
+Reads the stage's problem set, writes one Parquet part. Draws are pure functions of seed, stage, step
+and round, and rollouts of their seed, so a step that is collected again gives the same groups.
+Commits nothing: what is not in a manifest did not happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from rstar2.agent_loop import Limits, run_rollout
+from rstar2.config import StageConfig
+from rstar2.problems import draw_problems
+from rstar2.reward import apply_verdict
+from rstar2.rollout_files import read_problems, write_rollouts
+from rstar2.types import ArtifactRef, Group, Problem, Rollout, RolloutStatus
+from tasks.resources import Resources
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Collected:
+    """The sampled groups of a step, by reference."""
+
+    rollouts: ArtifactRef
+    num_rounds: int
+    seconds: float
+
+
+@task(name="collect groups", cache_policy=NO_CACHE)
+def collect_groups(
+    resources: Resources, *, stage: str, step: int, problem_set: ArtifactRef
+) -> Collected:
+    """Samples the step's groups, refill rounds included, and stores all of them."""
+    started = time.perf_counter()
+    settings = resources.config.stages[stage]
+    problems = read_problems(resources.ledger.store.local_path(problem_set))
+    groups: list[Group] = []
+    num_rounds = 0
+    for round_index in range(1 + settings.max_refill_rounds):
+        missing = settings.num_problems_per_step - num_usable(groups, settings.group_size)
+        if missing <= 0:
+            break
+        drawn = draw_problems(
+            problems,
+            stage=stage,
+            step=step,
+            round=round_index,
+            num=missing,
+            shares=settings.shares,
+            seed=resources.config.seed,
+            drawn=[group.problem_id for group in groups],
+        )
+        if not drawn:
+            break
+        groups += sample_groups(
+            resources,
+            drawn,
+            limits=stage_limits(resources, settings),
+            num_rollouts=settings.num_rollouts,
+            prefix=f"{stage}/{step}",
+        )
+        num_rounds += 1
+    ref = store_groups(resources, groups, resources.ledger.key(stage, f"step-{step:05d}"))
+    return Collected(rollouts=ref, num_rounds=num_rounds, seconds=time.perf_counter() - started)
+
+
+def sample_groups(
+    resources: Resources,
+    problems: Sequence[Problem],
+    *,
+    limits: Limits,
+    num_rollouts: int,
+    prefix: str,
+) -> list[Group]:
+    """`num_rollouts` graded rollouts of each problem; order and content depend on arguments only."""
+    return resources.runner.run(
+        _sample_groups(resources, problems, limits=limits, num_rollouts=num_rollouts, prefix=prefix)
+    )
+
+
+def stage_limits(resources: Resources, settings: StageConfig) -> Limits:
+    rollout = resources.config.rollout
+    return Limits(
+        max_response_tokens=settings.max_response_tokens,
+        max_turns=settings.max_turns,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+    )
+
+
+def num_usable(groups: Sequence[Group], group_size: int) -> int:
+    """Groups that can be trained on: signal, and at least G decided rollouts."""
+    return sum(group.has_signal and len(group.decided) >= group_size for group in groups)
+
+
+def store_groups(resources: Resources, groups: Sequence[Group], key: str) -> ArtifactRef:
+    """Writes the groups as one Parquet part under `key`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rollouts.parquet"
+        write_rollouts(path, groups)
+        return resources.ledger.store.put_file(path, f"{key}/rollouts.parquet", kind="rollouts")
+
+
+def derived_seed(*parts: object) -> int:
+    """63 bits that depend on the parts alone."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+async def _sample_groups(
+    resources: Resources,
+    problems: Sequence[Problem],
+    *,
+    limits: Limits,
+    num_rollouts: int,
+    prefix: str,
+) -> list[Group]:
+    jobs = [
+        _graded_rollout(resources, problem, limits, f"{prefix}/{problem.problem_id}/{index}")
+        for problem in problems
+        for index in range(num_rollouts)
+    ]
+    rollouts = await asyncio.gather(*jobs)
+    return [
+        Group(
+            problem_id=problem.problem_id,
+            rollouts=tuple(rollouts[n * num_rollouts : (n + 1) * num_rollouts]),
+        )
+        for n, problem in enumerate(problems)
+    ]
+
+
+async def _graded_rollout(
+    resources: Resources, problem: Problem, limits: Limits, rollout_id: str
+) -> Rollout:
+    rollout = await run_rollout(
+        problem,
+        resources.chat,
+        resources.pool.generate,
+        resources.sandbox.execute,
+        limits=limits,
+        tools=resources.chat.tool_names,
+        answer_tags=resources.config.chat.answer_tags,
+        rollout_id=rollout_id,
+        seed=derived_seed(resources.config.seed, rollout_id),
+    )
+    if rollout.status is RolloutStatus.FAILED:
+        return rollout
+    (verdict,) = await resources.sandbox.grade([(problem.answer, rollout.answer)])
+    return apply_verdict(rollout, verdict)

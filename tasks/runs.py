@@ -1,0 +1,40 @@
+"""Names of runs: chosen by the user, or made once and remembered under Prefect's flow run id.
+
+A flow run that is retried or resumed finds the name it made the first time, so that it continues its
+own run and does not start another.
+"""
+
+from __future__ import annotations
+
+import string
+from datetime import date
+from itertools import product
+
+from infra.object_store import ObjectStore, open_store
+from rstar2.config import RecipeConfig
+
+
+def run_name_of(config: RecipeConfig, flow_run_id: str) -> str:
+    """The name of this flow run's run, made at the first call: `laptop-1201-a`."""
+    store = open_store(config.storage)
+    key = f"flow-runs/{flow_run_id}"
+    if store.exists(key):
+        return store.get_bytes(key).decode()
+    name = new_run_name(store, config.profile)
+    store.put_if_absent(key, name.encode())
+    return store.get_bytes(key).decode()
+
+
+def new_run_name(store: ObjectStore, profile: str) -> str:
+    """Profile, day and the first letters that are free; reserved for the caller."""
+    stem = f"{profile}-{date.today():%m%d}"
+    for letters in _letters():
+        name = f"{stem}-{letters}"
+        if not store.list(f"{name}/") and store.put_if_absent(f"run-names/{name}", b""):
+            return name
+    raise AssertionError("the letters never end")
+
+
+def _letters():  # type: ignore[no-untyped-def]
+    for length in range(1, 9):
+        yield from map("".join, product(string.ascii_lowercase, repeat=length))

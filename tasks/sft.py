@@ -1,0 +1,112 @@
+"""SFT: the base model, the conversations, and training up to the next checkpoint.
+
+Reads the generated traces or a JSONL file of conversations; writes the base model and checkpoints as
+parts. The batch of a step is a function of seed and step, so a resumed SFT ends in the same weights.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from infra.trainer.base_model import make_base_model
+from rstar2.config import RecipeConfig
+from rstar2.sft_data import (
+    SftExample,
+    make_conversations,
+    read_conversations,
+    render_examples,
+)
+from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult
+from tasks.ledger import Ledger
+from tasks.resources import Resources
+from tasks.rollouts import derived_seed
+from tasks.training import drop_old_checkpoints, save_checkpoint
+
+STAGE = "sft"
+
+
+class Conversations:
+    """Rendered conversations. No dataclass and no tuple: Prefect would walk into every array."""
+
+    __slots__ = ("examples",)
+
+    def __init__(self, examples: tuple[SftExample, ...]) -> None:
+        self.examples = examples
+
+
+@task(name="prepare base model", cache_policy=NO_CACHE)
+def prepare_base(ledger: Ledger, config: RecipeConfig) -> ArtifactRef:
+    """The model that training starts from, as an artefact of the run."""
+    known = ledger.find("base", stage=STAGE)
+    if known is not None:
+        return known.parts["checkpoint"]
+    with tempfile.TemporaryDirectory() as folder:
+        make_base_model(Path(folder), config)
+        ref = ledger.store.put_folder(Path(folder), ledger.key(STAGE, "base"), kind="checkpoint")
+    ledger.commit(
+        "base", stage=STAGE, parts={"checkpoint": ref}, values={"base": config.model.base}
+    )
+    return ref
+
+
+@task(name="prepare conversations", cache_policy=NO_CACHE)
+def prepare_conversations(resources: Resources) -> Conversations:
+    """The SFT conversations as tokens and loss masks."""
+    settings = resources.config.sft
+    if settings.data == "arithmetic":
+        seed = derived_seed(resources.config.seed, STAGE)
+        conversations = make_conversations(settings.num_conversations, seed)
+    else:
+        conversations = read_conversations(Path(settings.data))
+    return Conversations(render_examples(conversations, resources.chat))
+
+
+@task(name="train sft", cache_policy=NO_CACHE)
+def train_sft(resources: Resources, *, conversations: Conversations) -> tuple[int, float]:
+    """Trains up to the next checkpoint and commits it. Returns its step and the mean loss."""
+    settings = resources.config.sft
+    saved = resources.ledger.steps(STAGE, "checkpoint")
+    start = saved[-1].step if saved else 0
+    stop = min(start + settings.checkpoint_every_steps, settings.num_steps)
+    if stop <= start:
+        return start, float(saved[-1].values["loss"])
+    losses = resources.trainer.sft(conversations.examples, start=start, stop=stop)
+    loss = sum(losses) / len(losses)
+    checkpoint = save_checkpoint.fn(resources, stage=STAGE, step=stop)
+    resources.ledger.commit(
+        "checkpoint",
+        stage=STAGE,
+        step=stop,
+        parts={"checkpoint": checkpoint},
+        values={"loss": loss, "num_steps": settings.num_steps},
+    )
+    drop_old_checkpoints(resources, stage=STAGE, last_step=stop, kind="checkpoint")
+    return stop, loss
+
+
+def finish_sft(
+    ledger: Ledger,
+    config: RecipeConfig,
+    *,
+    checkpoint: ArtifactRef,
+    scores: tuple[Score, ...],
+) -> StageResult:
+    """Commits how SFT ended."""
+    num_steps = config.sft.num_steps if config.sft else 0
+    reason = f"SFT ran its {num_steps} steps" if num_steps else "the profile has no SFT stage"
+    result = StageResult(
+        stage=STAGE,
+        checkpoint=checkpoint,
+        problem_set=None,
+        last_step=num_steps,
+        gate=GateDecision(verdict=GateVerdict.PROMOTE, reason=reason, evidence={}),
+        scores=scores,
+    )
+    ledger.commit("stage", stage=STAGE, values=asdict(result))
+    ledger.publish(force=True)
+    return result

@@ -1,0 +1,104 @@
+"""`kill -9` at any moment, the same command again: the same weights, nothing twice, nothing lost."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from infra.object_store import open_store
+from tasks.ledger import Ledger
+
+NUM_KILLS = 10
+
+pytestmark = pytest.mark.slow
+
+
+def command(storage: Path) -> list[str]:
+    options = ["--set", f"storage={storage}", "--run", "drill"]
+    return [sys.executable, "-m", "flows.commands", "run", "smoke", *options]
+
+
+def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
+    subprocess.run(command(tmp_path / "undisturbed"), check=True, timeout=300)
+    undisturbed = Ledger(open_store(str(tmp_path / "undisturbed")), "drill")
+
+    num_kills = run_and_kill(tmp_path / "killed", num_manifests=len(list(manifests(undisturbed))))
+    subprocess.run(command(tmp_path / "killed"), check=True, timeout=300)
+    killed = Ledger(open_store(str(tmp_path / "killed")), "drill")
+
+    assert num_kills == NUM_KILLS
+    assert final_weights(killed) == final_weights(undisturbed)
+    assert sampled(killed) == sampled(undisturbed)
+    assert rollouts_written_after_their_commit(killed) == []
+    assert attempts_in_catalogue(tmp_path / "killed") == attempts_in_catalogue(
+        tmp_path / "undisturbed"
+    )
+
+
+def run_and_kill(storage: Path, *, num_manifests: int) -> int:
+    """Starts the run again and again; kills it once at each of ten moments spread over the run."""
+    generator = random.Random(20)
+    moments = sorted(generator.sample(range(num_manifests), k=NUM_KILLS))
+    num_kills = 0
+    for moment in moments:
+        process = subprocess.Popen(command(storage))
+        wait_for_manifests(storage, moment, process)
+        time.sleep(generator.uniform(0.0, 0.8))
+        if process.poll() is None:
+            process.kill()
+            num_kills += 1
+        process.wait(timeout=60)
+    return num_kills
+
+
+def wait_for_manifests(storage: Path, number: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        if len(list(storage.glob("drill/**/manifest-*.json"))) >= number:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the run reached no {number} manifests, exit code {process.poll()}")
+
+
+def manifests(ledger: Ledger) -> Iterator[str]:
+    return (key for key in ledger.store.list("drill/") if "manifest-" in key)
+
+
+def final_weights(ledger: Ledger) -> bytes:
+    result = ledger.stage_result("rl-3")
+    assert result is not None
+    return (ledger.store.local_path(result.checkpoint) / "model.safetensors").read_bytes()
+
+
+def sampled(ledger: Ledger) -> list[tuple[str, str]]:
+    """Content of every committed rollouts part."""
+    found = (ledger.store.get_bytes(key) for key in manifests(ledger))
+    from data_catalog.records import manifest_from_json
+
+    parts = [manifest_from_json(data).parts.get("rollouts") for data in found]
+    return sorted((part.uri, part.sha256) for part in parts if part)
+
+
+def rollouts_written_after_their_commit(ledger: Ledger) -> list[str]:
+    """A committed step whose rollouts were sampled again would have newer rollouts than manifest."""
+    root = Path(ledger.store.uri)
+    late = []
+    for manifest in root.glob("drill/*/manifest-step-*.json"):
+        step = int(manifest.stem.rsplit("-", 1)[1])
+        part = manifest.parent / f"step-{step:05d}" / "rollouts.parquet"
+        if part.stat().st_mtime_ns > manifest.stat().st_mtime_ns:
+            late.append(str(part))
+    return late
+
+
+def attempts_in_catalogue(storage: Path) -> list[tuple[object, ...]]:
+    with duckdb.connect(str(storage / "catalog.duckdb"), read_only=True) as connection:
+        query = "select rollout_id, reward, status, is_kept from attempts order by all"
+        return connection.execute(query).fetchall()
