@@ -28,14 +28,14 @@ CHUNK_BYTES = 1 << 20
 
 
 class StoreError(RuntimeError):
-    """The store cannot do what was asked. Says what, the value seen, what was expected, what next."""
+    """The store cannot do what was asked. Says what, value seen, expected, next step."""
 
     def __init__(self, what: str, *, seen: str, expected: str, next_step: str) -> None:
         super().__init__(f"{what}: {seen}; expected {expected}. {next_step}")
 
 
 class ObjectStore(Protocol):
-    """A folder or a bucket. Every method raises `StoreError`, never an error of the library below."""
+    """A folder or a bucket. Its methods raise `StoreError`, no other library's error."""
 
     @property
     def uri(self) -> str:
@@ -51,7 +51,7 @@ class ObjectStore(Protocol):
         ...
 
     def put_folder(self, folder: Path, key: str, kind: str = "folder") -> ArtifactRef:
-        """Copies a folder's files under `key`, the listing last; equal content is not sent again."""
+        """Copies a folder's files under `key`, listing last; equal content is not sent again."""
         ...
 
     def local_path(self, what: ArtifactRef | str) -> Path:
@@ -126,7 +126,7 @@ def listing_from_json(data: bytes) -> Listing:
 def open_store(uri: str, *, cache: Path | None = None) -> ObjectStore:
     """The store at a folder or `s3://bucket/prefix`. Opening writes nothing and asks no server.
 
-    `cache` holds downloads from S3 (default: `~/.cache/rstar2`). Credentials and endpoint of S3 come
+    `cache` holds downloads from S3 (default: `~/.cache/rstar2`). Credentials and endpoint come
     from where boto3 looks for them (`AWS_PROFILE`, `AWS_ENDPOINT_URL`, …).
     """
     if uri.startswith("s3://"):
@@ -217,7 +217,7 @@ def probe_conditions(store: ObjectStore) -> None:
                 f"{store.uri} ignores conditional writes",
                 seen=f"write if absent, again, write over a wrong version = {first, second, stale}",
                 expected="(True, False, False): otherwise two runs could overwrite each other",
-                next_step="Use a server that honours If-None-Match and If-Match on PUT, or a folder.",
+                next_step="Use a server that honours If-None-Match and If-Match, or a folder.",
             )
     finally:
         store.delete(key)

@@ -1,0 +1,68 @@
+-- Which artefact of $run was made from which. Edges follow from the order of steps and stages; a
+-- manifest that names `parents` adds its own.
+with parts as (
+    select manifest_id, a.stage, a.step, name, uri, m.kind, m.created_at
+    from artefacts as a join manifests as m using (manifest_id) where a.run = $run
+),
+rollouts as (from parts where name = 'rollouts'),
+batches as (from parts where name = 'batch'),
+sets as (
+    select uri, stage, kind,
+        lag(manifest_id) over (order by created_at, manifest_id) as previous_id,
+        lag(kind) over (order by created_at, manifest_id) as previous_kind
+    from parts
+    where (kind = 'problems' and name = 'problems') or (kind = 'filter' and name = 'rollouts')
+),
+marks as (
+    select stage, step, uri, min(created_at) as created_at
+    from checkpoints where run = $run group by stage, step, uri
+),
+starts as (
+    -- The checkpoint a stage starts from: the newest one of the nearest earlier stage that wrote one.
+    select s.stage, arg_max(c.uri, (p.position, coalesce(c.step, 0))) as uri
+    from stages as s join stages as p on p.run = s.run and p.position < s.position
+        join marks as c on c.stage = p.stage
+    where s.run = $run group by s.stage
+),
+before as (
+    -- For each step: the newest checkpoint written before it in its stage, else the stage's start.
+    select r.stage, r.step, coalesce(arg_max(c.uri, c.step), any_value(s.uri)) as uri,
+        coalesce(max(c.step), 0) as step_of_uri
+    from (select distinct stage, step from parts where kind = 'step') as r
+        left join marks as c on c.stage = r.stage and c.step < r.step
+        left join starts as s on s.stage = r.stage
+    group by r.stage, r.step
+),
+policies as (
+    select distinct manifest_id, checkpoint from filter_verdicts where run = $run
+    union select distinct manifest_id, checkpoint from evaluations where run = $run
+)
+select distinct $run as run, child, parent, relation from (
+    select r.uri as child, s.uri as parent, 'drawn from' as relation
+    from rollouts as r join sets as s on s.stage = r.stage and s.kind = 'problems'
+    where r.kind = 'step'
+    union all
+    select r.uri, b.uri, 'sampled by' from rollouts as r join before as b using (stage, step)
+    where r.kind = 'step'
+    union all
+    select r.uri, p.checkpoint, 'sampled by' from rollouts as r join policies as p using (manifest_id)
+    union all
+    select s.uri, r.uri, 'filtered by' from sets as s join rollouts as r
+        on r.manifest_id = s.previous_id
+    where s.kind = 'problems' and s.previous_kind = 'filter'
+    union all
+    select b.uri, r.uri, 'built from' from batches as b join rollouts as r using (manifest_id)
+    union all
+    select c.uri, t.uri, 'trained on' from marks as c
+        join before as p on p.stage = c.stage and p.step = c.step
+        join batches as t on t.stage = c.stage and t.step <= c.step and t.step > p.step_of_uri
+    union all
+    select c.uri, p.uri, 'continued from' from marks as c
+        join before as p on p.stage = c.stage and p.step = c.step
+    union all
+    select c.uri, p.uri, 'trained on' from checkpoints as c join parts as p using (manifest_id)
+    where p.kind = 'sft' and p.name <> 'checkpoint'
+    union all
+    select child, parent, relation from declared_lineage where run = $run
+)
+where child <> parent

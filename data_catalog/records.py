@@ -1,0 +1,96 @@
+"""What a run hands to the catalogue: one record for each committed manifest.
+
+A manifest is written last and names its parts with their hashes; a part that no manifest names does
+not exist. This file fixes the record and its JSON form. It deliberately does not say where manifests
+lie nor how they are committed: that is `tasks.ledger`.
+
+| kind | parts | values |
+|---|---|---|
+| `run` | | `profile`, `config_hash`, `config` |
+| `problems` | `problems` | `quarantined`: rows with `problem_id`, `reason` |
+| `sft`, `stage` | `checkpoint`, if written here | a `StageResult` |
+| `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
+`kept_rollout_ids`, `dropped` (reason by problem), `gate` |
+| `filter` | `rollouts`; `problems` where no stage's set holds them | `checkpoint`, `verdicts` |
+| `evaluation` | `rollouts`; `problems` where no stage's set holds them | `name`, `checkpoint`, `scores` |
+
+Any kind may add `parents` to its values: artefacts by relation (`{"filtered by": ref}`), where the
+lineage does not follow from the order of the stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from rstar2.types import ArtifactRef
+
+ManifestKind = Literal["run", "problems", "sft", "step", "stage", "filter", "evaluation"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """A committed fact of a run. Two manifests with one key are versions of the same fact."""
+
+    run: str
+    stage: str
+    """`sft`, `rl-1`, …, `difficulty-filter`, `evaluation`; empty for the kind `run`."""
+    kind: ManifestKind
+    step: int | None = None
+    """1-based, where the fact belongs to a step."""
+    created_at: str
+    """ISO 8601 with offset, when it was committed. Of two versions the later one counts."""
+    parts: Mapping[str, ArtifactRef] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+    """Small values; dataclasses of `rstar2.types` may stand as they are."""
+
+    @property
+    def key(self) -> str:
+        """Identity over all runs: `demo/rl-1/step/3`, `demo/rl-1/evaluation/12/held-out`."""
+        step = [] if self.step is None else [str(self.step)]
+        name = [str(self.values["name"])] if "name" in self.values else []
+        return "/".join([self.run, self.stage, self.kind, *step, *name])
+
+    @property
+    def digest(self) -> str:
+        """Hash of the whole record: equal digests are the same version."""
+        return hashlib.sha256(manifest_json(self)).hexdigest()
+
+    @property
+    def committed_at(self) -> datetime:
+        """`created_at` in UTC, without offset, as the catalogue stores times."""
+        return datetime.fromisoformat(self.created_at).astimezone(UTC).replace(tzinfo=None)
+
+
+def manifest_json(manifest: Manifest) -> bytes:
+    """Stable bytes: equal manifests give equal bytes in any process."""
+    tree = {name: getattr(manifest, name) for name in _FIELDS}
+    text = json.dumps(tree, default=_plain, sort_keys=True, separators=(",", ":"))
+    return text.encode()
+
+
+def manifest_from_json(data: bytes | str) -> Manifest:
+    """The inverse of `manifest_json`; what was a dataclass in `values` is a dictionary now."""
+    tree = json.loads(data)
+    tree["parts"] = {name: ArtifactRef(**ref) for name, ref in tree["parts"].items()}
+    return Manifest(**tree)
+
+
+_FIELDS = ("run", "stage", "kind", "step", "created_at", "parts", "values")
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    raise TypeError(
+        f"a manifest cannot hold {type(value).__name__} ({value!r}): expected JSON values, mappings "
+        "or dataclasses; convert it where the manifest is made"
+    )
