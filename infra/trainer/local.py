@@ -1,0 +1,161 @@
+"""The trainer as one rank in this process: what the laptop and one GPU use.
+
+Owns a `TrainingEngine`; implements `rstar2.types.Trainer`. A checkpoint folder holds `model/`, which
+`transformers` loads, and `trainer/`: moments, counters and the phase they belong to. Knows neither
+rollouts nor stages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from rstar2.batching import shuffled_batches
+from rstar2.config import ConfigError, RecipeConfig
+from rstar2.training.engine import TrainingEngine
+from rstar2.training.weights import load_model, save_model
+from rstar2.types import Batch, Mask, TokenIds, TrainMetrics
+
+Phase = Literal["sft", "rl"]
+
+
+class CheckpointError(ValueError):
+    """A checkpoint folder cannot be loaded. The message names it and what is missing."""
+
+
+class LocalTrainer:
+    """One rank. Starts in phase `rl`; `sft` turns to its own optimizer, `reset_optimizer` back."""
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, config: RecipeConfig
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._phase: Phase = "rl"
+        self._engine = TrainingEngine(model, config.trainer.optimizer)
+
+    def train_step(self, batch: Batch, /, *, learning_rate: float | None = None) -> TrainMetrics:
+        if self._phase != "rl":
+            self.reset_optimizer()
+        trainer = self._config.trainer
+        return self._engine.train_step(
+            batch,
+            config=trainer,
+            learning_rate=learning_rate or trainer.optimizer.learning_rate,
+            temperature=self._config.rollout.temperature,
+        )
+
+    def sft(
+        self, conversations: Sequence[tuple[TokenIds, Mask]], /, *, start: int, stop: int
+    ) -> list[float]:
+        """Steps `[start, stop)`; the loss of each. Step n's batch depends on n and the seed alone."""
+        sft = self._config.sft
+        if sft is None:
+            raise ConfigError("the profile has no [sft] table: expected one to run SFT steps")
+        if self._phase != "sft":
+            self._phase = "sft"
+            self._engine.reset_optimizer(sft)
+        if self._engine.counters.num_steps != start:
+            raise CheckpointError(
+                f"SFT was asked to go on from step {start}, but the loaded state has "
+                f"{self._engine.counters.num_steps} steps; load the checkpoint of step {start}"
+            )
+        batches = sft_batches(
+            [len(token_ids) for token_ids, _ in conversations],
+            batch_tokens=sft.batch_tokens,
+            seed=self._config.seed,
+            num_steps=stop,
+        )
+        micro_batch_tokens = self._config.trainer.micro_batch_tokens
+        return [
+            self._engine.sft_step(
+                [conversations[index] for index in batch],
+                config=sft,
+                micro_batch_tokens=micro_batch_tokens,
+            )
+            for batch in batches[start:]
+        ]
+
+    def reset_optimizer(self) -> None:
+        """Fresh moments, warm-up and counters, in phase `rl`."""
+        self._phase = "rl"
+        self._engine.reset_optimizer(self._config.trainer.optimizer)
+
+    def save(self, folder: Path, /) -> None:
+        """Written beside `folder`, then renamed over it."""
+        temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            save_model(self._engine.model, self._tokenizer, temporary / "model")
+            self._engine.save_optimizer(temporary / "trainer")
+            (temporary / "trainer" / "phase.json").write_text(json.dumps({"phase": self._phase}))
+            if folder.exists():
+                shutil.rmtree(folder)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def load(self, folder: Path, /) -> None:
+        """Weights, moments and counters of a saved folder, bit for bit."""
+        for part in ("model/config.json", "trainer/optimizer.json", "trainer/phase.json"):
+            if not (folder / part).is_file():
+                raise CheckpointError(
+                    f"{folder}: no {part}; expected a checkpoint folder with model/ and trainer/"
+                )
+        _load_weights(self._engine.model, folder / "model")
+        self._phase = json.loads((folder / "trainer" / "phase.json").read_text())["phase"]
+        sft, rl = self._config.sft, self._config.trainer.optimizer
+        self._engine.reset_optimizer(sft if self._phase == "sft" and sft else rl)
+        self._engine.load_optimizer(folder / "trainer")
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The live weights by name: copy them before the next step if they are kept."""
+        weights: Mapping[str, Any] = self._engine.model.state_dict()
+        return weights
+
+    def close(self) -> None:
+        """Nothing is held besides memory."""
+
+
+def open_trainer(folder: Path, config: RecipeConfig) -> LocalTrainer:
+    """A trainer over the weights of `folder`: a checkpoint, or a folder of `transformers`."""
+    model_folder = folder / "model" if (folder / "model").is_dir() else folder
+    model = load_model(model_folder, config.model.dtype)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder, local_files_only=True)
+    return LocalTrainer(model, tokenizer, config)
+
+
+def sft_batches(
+    lengths: Sequence[int], *, batch_tokens: int, seed: int, num_steps: int
+) -> list[list[int]]:
+    """The index batches of the first `num_steps` steps: epoch after epoch, each shuffled anew."""
+    batches: list[list[int]] = []
+    epoch = 0
+    while len(batches) < num_steps and lengths:
+        epoch_seed = seed * 1_000_003 + epoch
+        batches += shuffled_batches(lengths, max_padded_tokens=batch_tokens, seed=epoch_seed)
+        epoch += 1
+    return batches[:num_steps]
+
+
+def _load_weights(model: PreTrainedModel, folder: Path) -> None:
+    """Reads all shards. A tied name (the output layer) is not in them and follows its twin."""
+    tensors: dict[str, torch.Tensor] = {}
+    for shard in sorted(folder.glob("*.safetensors")):
+        tensors |= load_file(shard)
+    missing = set(dict(model.named_parameters())) - set(tensors)
+    unknown = set(tensors) - set(model.state_dict())
+    if missing or unknown:
+        raise CheckpointError(
+            f"{folder}: weights missing {sorted(missing)}, unknown {sorted(unknown)}; expected "
+            "those of this run's model"
+        )
+    model.load_state_dict(tensors, strict=False)
