@@ -7,6 +7,9 @@ lie nor how they are committed: that is `tasks.ledger`.
 | kind | parts | values |
 |---|---|---|
 | `run` | | `profile`, `config_hash`, `config` |
+| `base` | `checkpoint`: the model that training starts from | |
+| `checkpoint` | `checkpoint`: how far SFT is | `loss`, `num_steps` |
+| `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject` |
 | `problems` | `problems` | `quarantined`: rows with `problem_id`, `reason` |
 | `sft`, `stage` | `checkpoint`, if written here | a `StageResult` |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
@@ -25,11 +28,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from rstar2.types import ArtifactRef
 
-ManifestKind = Literal["run", "problems", "sft", "step", "stage", "filter", "evaluation"]
+ManifestKind = Literal[
+    "run", "base", "checkpoint", "problems", "sft", "step", "stage", "answer", "filter", "evaluation"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +50,7 @@ class Manifest:
     created_at: str
     """ISO 8601 with offset, when it was committed. Of two versions the later one counts."""
     parts: Mapping[str, ArtifactRef] = field(default_factory=dict)
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     """Small values; dataclasses of `rstar2.types` may stand as they are."""
 
     @property

@@ -8,7 +8,7 @@ from prefect.logging import get_run_logger
 from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, StageResult
 from tasks.difficulty import STAGE, decide_difficulty, sample_difficulty
-from tasks.ledger import Ledger
+from tasks.ledger import Ledger, num_dropped
 from tasks.resources import open_resources
 
 
@@ -24,7 +24,6 @@ def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResul
             ledger, config, problem_set=start.problem_set, rollouts=rollouts, start=start
         )
     ledger.publish(force=True)
-    verdicts = ledger.find("filter", stage=STAGE).values["verdicts"]
-    num_dropped = sum(verdict["decision"] == "drop" for verdict in verdicts)
-    get_run_logger().info(f"difficulty filter: {num_dropped} of {len(verdicts)} problems dropped")
+    dropped, total = num_dropped(ledger) or (0, 0)
+    get_run_logger().info(f"difficulty filter: {dropped} of {total} problems dropped")
     return kept

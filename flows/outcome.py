@@ -15,7 +15,7 @@ from infra.object_store import open_store
 from rstar2.config import load_config
 from rstar2.types import GateVerdict, Score, StageResult
 from tasks.inputs import input_files
-from tasks.ledger import FINAL, Ledger, check_unchanged
+from tasks.ledger import FINAL, Ledger, check_unchanged, num_dropped
 from tasks.promotion_answers import answered
 
 COLUMNS = ("after", "problems", "avg@k", "95 % interval", "truncated", "tokens", "attempts")
@@ -43,6 +43,11 @@ class Outcome:
         return FINAL in self.scores
 
     @property
+    def has_ended(self) -> bool:
+        """Complete, or stopped by a gate: starting it again would change nothing."""
+        return self.is_complete or self.stopped_by is not None
+
+    @property
     def exit_code(self) -> int:
         if self.is_complete:
             return EXIT_DONE
@@ -67,16 +72,11 @@ def read_outcome(storage: str, run: str, profile: str, overrides: Sequence[str])
 def outcome_of(ledger: Ledger) -> Outcome:
     stages = ["sft", *ledger.config().stages]
     finished = [(s, r) for s in stages if (r := ledger.stage_result(s)) is not None]
-    verdicts = getattr(ledger.find("filter", stage="difficulty-filter"), "values", None)
-    filtered = None
-    if verdicts is not None:
-        decisions = [verdict["decision"] for verdict in verdicts["verdicts"]]
-        filtered = (decisions.count("drop"), len(decisions))
     return Outcome(
         run=ledger.run,
         stages=tuple(answered(ledger, stage, result) for stage, result in finished),
         scores=ledger.scores(),
-        filtered=filtered,
+        filtered=num_dropped(ledger),
     )
 
 

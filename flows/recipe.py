@@ -8,9 +8,10 @@ starting a run again continues it, and starting a finished one returns its resul
 from __future__ import annotations
 
 from prefect import flow
+from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.states import Completed, Failed, State
+from prefect.states import Completed, Failed
 
 from flows.difficulty_filter import difficulty_filter
 from flows.evaluation import evaluation
@@ -19,8 +20,9 @@ from flows.rl_stage import rl_stage
 from flows.sft import sft
 from rstar2.config import RecipeConfig, load_config
 from rstar2.types import GateVerdict, StageResult
+from tasks.inputs import check_sources, input_files
 from tasks.ledger import Ledger, open_ledger, start_run
-from tasks.problems import check_sources, input_files, prepare_problems
+from tasks.problems import prepare_problems
 from tasks.promotion import pass_gate
 from tasks.runs import run_name_of
 

@@ -23,7 +23,7 @@ from tasks.resources import Resources, open_resources
 from tasks.rollouts import collect_groups
 from tasks.training import (
     drop_old_checkpoints,
-    restore,
+    enter_stage,
     save_checkpoint,
     sync_weights,
     train_step,
@@ -44,17 +44,9 @@ def rl_stage(
     if done is not None:
         return done
     with open_resources(ledger, config, checkpoint=start.checkpoint, trains=True) as resources:
-        enter_stage(resources, stage, start)
+        enter_stage(resources, stage=stage, start=start)
         decision = train_until_gate(resources, stage, problem_set)
         return finish_stage(resources, stage, problem_set, decision)
-
-
-def enter_stage(resources: Resources, stage: str, start: StageResult) -> None:
-    """Trainer and pool at the stage's last committed step, or at the checkpoint of `start`."""
-    if resources.config.stages[stage].reset_optimizer or start.stage not in resources.config.stages:
-        resources.trainer.reset_optimizer()
-    if last := restore(resources, stage=stage):
-        sync_weights(resources, version=last)
 
 
 def train_until_gate(resources: Resources, stage: str, problem_set: ArtifactRef) -> GateDecision:

@@ -12,6 +12,7 @@ from tasks.ledger import Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
 from tasks.sft import STAGE, finish_sft, prepare_base, prepare_conversations, train_sft
+from tasks.training import restore
 
 
 @flow(name="sft", flow_run_name="sft", validate_parameters=False)
@@ -25,7 +26,7 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
         return finish_sft(ledger, config, checkpoint=base, scores=())
     with open_resources(ledger, config, checkpoint=base, trains=True) as resources:
         conversations = prepare_conversations(resources)
-        restore_sft(resources)
+        restore(resources, stage=STAGE, kind="checkpoint")
         step = 0
         while step < config.sft.num_steps:
             step, loss = train_sft(resources, conversations=conversations)

@@ -68,6 +68,13 @@ def decide_difficulty(
     return ref
 
 
+def filtered_problems(ledger: Ledger) -> ArtifactRef:
+    """What the filter kept. It ran: the flow orders it before the stage that asks."""
+    manifest = ledger.find("filter", stage=STAGE)
+    assert manifest is not None, "the difficulty filter runs before its stage"
+    return manifest.parts["problems"]
+
+
 def store_problems(ledger: Ledger, problems: Sequence[Problem], key: str) -> ArtifactRef:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problems.parquet"

@@ -9,6 +9,7 @@ Deliberately does not know Prefect: a run is resumed from here, whatever Prefect
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from data_catalog.catalog import CatalogError, publish
-from data_catalog.records import Manifest, manifest_from_json, manifest_json
+from data_catalog.records import Manifest, ManifestKind, manifest_from_json, manifest_json
 from infra.object_store import ObjectStore, open_store
+from infra.settings import load_settings
 from rstar2.config import RecipeConfig, config_difference, config_hash
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult, StepMetrics
 
@@ -51,7 +53,7 @@ class Ledger:
 
     def commit(
         self,
-        kind: str,
+        kind: ManifestKind,
         *,
         stage: str = "",
         step: int | None = None,
@@ -182,6 +184,15 @@ def check_unchanged(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, s
         )
 
 
+def num_dropped(ledger: Ledger) -> tuple[int, int] | None:
+    """Problems that the difficulty filter dropped, of how many; None before it ran."""
+    manifest = ledger.find("filter", stage="difficulty-filter")
+    if manifest is None:
+        return None
+    decisions = [verdict["decision"] for verdict in manifest.values["verdicts"]]
+    return decisions.count("drop"), len(decisions)
+
+
 def run_names(store: ObjectStore) -> list[str]:
     """Names of the runs in a store, oldest name first."""
     return sorted(key.split("/")[0] for key in store.list("") if key.endswith("/run.json"))
@@ -189,7 +200,10 @@ def run_names(store: ObjectStore) -> list[str]:
 
 def catalog_path(store: ObjectStore) -> Path:
     """Where the store's catalogue is published on this machine."""
-    return store.local_root / "catalog.duckdb"
+    if store.uri.startswith("s3://"):
+        folder = hashlib.sha256(store.uri.encode()).hexdigest()[:16]
+        return load_settings().state_folder / "catalogs" / folder / "catalog.duckdb"
+    return Path(store.uri) / "catalog.duckdb"
 
 
 def stage_result_from(values: Mapping[str, object]) -> StageResult:

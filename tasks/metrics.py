@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
@@ -67,11 +68,13 @@ class Progress:
     def __init__(self, run: str, stage: str, max_steps: int) -> None:
         self._max_steps = max_steps
         self._last = 0.0
-        self._artifact_id = create_progress_artifact(
+        artifact_id = create_progress_artifact(
             progress=0.0,
             key=f"{artifact_key(run, stage)}-progress",
             description=f"Steps of {stage}, of at most {max_steps}",
         )
+        assert isinstance(artifact_id, UUID), "called outside an event loop"
+        self._artifact_id = artifact_id
 
     def show(self, step: int) -> None:
         if time.monotonic() - self._last < PROGRESS_SECONDS:

@@ -6,7 +6,7 @@ set. A file is split by the hash of its questions: what is held out is never tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -16,8 +16,7 @@ from rstar2.config import ProblemsConfig, RecipeConfig
 from rstar2.problems import is_held_out
 from rstar2.rollout_files import read_problems
 from rstar2.types import ArtifactRef, Problem
-from tasks.difficulty import STAGE as FILTER_STAGE
-from tasks.difficulty import store_problems
+from tasks.difficulty import filtered_problems, store_problems
 from tasks.inputs import read_problem_file
 from tasks.ledger import Ledger, LedgerError
 from tasks.rollouts import derived_seed
@@ -33,8 +32,9 @@ def prepare_problems(ledger: Ledger, config: RecipeConfig, *, stage: str) -> Art
         return known.parts["problems"]
     settings = config.stages[stage]
     if settings.filter_problems:
-        ref = ledger.find("filter", stage=FILTER_STAGE).parts["problems"]
-        num_problems, quarantined = len(read_problems(ledger.store.local_path(ref))), ()
+        ref = filtered_problems(ledger)
+        num_problems = len(read_problems(ledger.store.local_path(ref)))
+        quarantined: Sequence[Mapping[str, object]] = ()
     else:
         problems, quarantined = _train_problems(config, stage, settings.problems)
         ref = store_problems(ledger, problems, ledger.key(stage, "problems.parquet"))

@@ -10,23 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from infra.rollout.pool import RolloutPool, open_pool
 from infra.sandbox.client import Sandbox, open_sandbox
-from infra.tokenizer import load_tokenizer
 
 from infra.settings import load_settings
+from infra.trainer.base_model import load_tokenizer, model_folder_of
 from infra.trainer.local import LocalTrainer, open_trainer
 from rstar2.chat import PYTHON_TOOL, Chat, open_chat
 from rstar2.config import RecipeConfig
+from rstar2.types import ArtifactRef
 from tasks.ledger import Ledger
 
 
 class Resources:
-    """Open resources of one stage. `trainer` is None where nothing is trained."""
+    """Open resources of one stage."""
 
-    __slots__ = ("chat", "config", "ledger", "pool", "runner", "sandbox", "trainer")
+    __slots__ = ("_trainer", "chat", "config", "ledger", "pool", "runner", "sandbox")
 
     def __init__(
         self,
@@ -44,24 +44,30 @@ class Resources:
         self.chat = chat
         self.sandbox = sandbox
         self.pool = pool
-        self.trainer = trainer
+        self._trainer = trainer
         self.runner = runner
+
+    @property
+    def trainer(self) -> LocalTrainer:
+        assert self._trainer is not None, "this stage was opened with trains=False"
+        return self._trainer
 
 
 @contextmanager
 def open_resources(
-    ledger: Ledger, config: RecipeConfig, *, model: Path, trains: bool
+    ledger: Ledger, config: RecipeConfig, *, checkpoint: ArtifactRef, trains: bool
 ) -> Iterator[Resources]:
-    """Opens what a stage needs, with the policy of folder `model` live in pool and trainer."""
+    """Opens what a stage needs, with the policy of `checkpoint` live in pool and trainer."""
+    folder = ledger.store.local_path(checkpoint)
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
         sandbox = open_sandbox(config.sandbox, load_settings().state_folder)
         runner.run(sandbox.__aenter__())
         stack.callback(lambda: runner.run(sandbox.__aexit__(None, None, None)))
-        trainer = open_trainer(model, config) if trains else None
+        trainer = open_trainer(folder, config) if trains else None
+        model = model_folder_of(folder)
         pool = stack.enter_context(open_pool(model, config))
-        tools = [PYTHON_TOOL]
-        chat = open_chat(load_tokenizer(model), config.chat, tools)
+        chat = open_chat(load_tokenizer(model), config.chat, [PYTHON_TOOL])
         yield Resources(
             config=config,
             ledger=ledger,

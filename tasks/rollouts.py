@@ -149,7 +149,7 @@ async def _graded_rollout(
         resources.pool.generate,
         resources.sandbox.execute,
         limits=limits,
-        tools=resources.chat.tool_names,
+        tools=frozenset(tool.name for tool in resources.chat.tools),
         answer_tags=resources.config.chat.answer_tags,
         rollout_id=rollout_id,
         seed=derived_seed(resources.config.seed, rollout_id),

@@ -7,6 +7,7 @@ own run and does not start another.
 from __future__ import annotations
 
 import string
+from collections.abc import Iterator
 from datetime import date
 from itertools import product
 
@@ -35,6 +36,6 @@ def new_run_name(store: ObjectStore, profile: str) -> str:
     raise AssertionError("the letters never end")
 
 
-def _letters():  # type: ignore[no-untyped-def]
+def _letters() -> Iterator[str]:
     for length in range(1, 9):
         yield from map("".join, product(string.ascii_lowercase, repeat=length))

@@ -7,6 +7,7 @@ parts. The batch of a step is a function of seed and step, so a resumed SFT ends
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,14 +15,13 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from infra.trainer.base_model import make_base_model
-from rstar2.config import RecipeConfig
+from rstar2.config import RecipeConfig, SftConfig
 from rstar2.sft_data import (
-    SftExample,
     make_conversations,
     read_conversations,
     render_examples,
 )
-from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult
+from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Mask, Score, StageResult, TokenIds
 from tasks.ledger import Ledger
 from tasks.resources import Resources
 from tasks.rollouts import derived_seed
@@ -33,10 +33,10 @@ STAGE = "sft"
 class Conversations:
     """Rendered conversations. No dataclass and no tuple: Prefect would walk into every array."""
 
-    __slots__ = ("examples",)
+    __slots__ = ("rows",)
 
-    def __init__(self, examples: tuple[SftExample, ...]) -> None:
-        self.examples = examples
+    def __init__(self, rows: Sequence[tuple[TokenIds, Mask]]) -> None:
+        self.rows = rows
 
 
 @task(name="prepare base model", cache_policy=NO_CACHE)
@@ -57,25 +57,26 @@ def prepare_base(ledger: Ledger, config: RecipeConfig) -> ArtifactRef:
 @task(name="prepare conversations", cache_policy=NO_CACHE)
 def prepare_conversations(resources: Resources) -> Conversations:
     """The SFT conversations as tokens and loss masks."""
-    settings = resources.config.sft
+    settings = sft_settings(resources.config)
     if settings.data == "arithmetic":
         seed = derived_seed(resources.config.seed, STAGE)
         conversations = make_conversations(settings.num_conversations, seed)
     else:
         conversations = read_conversations(Path(settings.data))
-    return Conversations(render_examples(conversations, resources.chat))
+    examples = render_examples(conversations, resources.chat)
+    return Conversations([(example.token_ids, example.loss_mask) for example in examples])
 
 
 @task(name="train sft", cache_policy=NO_CACHE)
 def train_sft(resources: Resources, *, conversations: Conversations) -> tuple[int, float]:
     """Trains up to the next checkpoint and commits it. Returns its step and the mean loss."""
-    settings = resources.config.sft
+    settings = sft_settings(resources.config)
     saved = resources.ledger.steps(STAGE, "checkpoint")
-    start = saved[-1].step if saved else 0
+    start = saved[-1].step or 0 if saved else 0
     stop = min(start + settings.checkpoint_every_steps, settings.num_steps)
     if stop <= start:
         return start, float(saved[-1].values["loss"])
-    losses = resources.trainer.sft(conversations.examples, start=start, stop=stop)
+    losses = resources.trainer.sft(conversations.rows, start=start, stop=stop)
     loss = sum(losses) / len(losses)
     checkpoint = save_checkpoint.fn(resources, stage=STAGE, step=stop)
     resources.ledger.commit(
@@ -87,6 +88,11 @@ def train_sft(resources: Resources, *, conversations: Conversations) -> tuple[in
     )
     drop_old_checkpoints(resources, stage=STAGE, last_step=stop, kind="checkpoint")
     return stop, loss
+
+
+def sft_settings(config: RecipeConfig) -> SftConfig:
+    assert config.sft is not None, "the flow skips SFT where the profile has none"
+    return config.sft
 
 
 def finish_sft(

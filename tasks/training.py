@@ -16,7 +16,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rstar2.rollout_files import read_batch
-from rstar2.types import ArtifactRef, TrainMetrics
+from rstar2.types import ArtifactRef, StageResult, TrainMetrics
 from tasks.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -48,9 +48,10 @@ def sync_weights(resources: Resources, *, version: int) -> float:
 def save_checkpoint(resources: Resources, *, stage: str, step: int) -> ArtifactRef:
     """Stores model, optimizer and counters of a step; true once a manifest names it."""
     with tempfile.TemporaryDirectory() as folder:
-        resources.trainer.save(Path(folder))
+        path = Path(folder) / "checkpoint"
+        resources.trainer.save(path)
         key = checkpoint_key(resources, stage, step)
-        return resources.ledger.store.put_folder(Path(folder), key, kind="checkpoint")
+        return resources.ledger.store.put_folder(path, key, kind="checkpoint")
 
 
 def drop_old_checkpoints(
@@ -64,12 +65,25 @@ def drop_old_checkpoints(
         resources.ledger.store.delete(checkpoint_key(resources, stage, step))
 
 
-def restore(resources: Resources, *, stage: str) -> int:
+def enter_stage(resources: Resources, *, stage: str, start: StageResult) -> None:
+    """Trainer and pool at the stage's last committed step, or at the checkpoint of `start`.
+
+    The optimizer goes on from RL stage to RL stage unless the profile resets it (report §4.3:
+    RL-3); after SFT it is always a fresh one.
+    """
+    stages = resources.config.stages
+    if start.stage in stages and not stages[stage].reset_optimizer:
+        resources.trainer.load(resources.ledger.store.local_path(start.checkpoint))
+    if last := restore(resources, stage=stage):
+        sync_weights.fn(resources, version=last)
+
+
+def restore(resources: Resources, *, stage: str, kind: str = "step") -> int:
     """Brings the trainer to the stage's last committed step; returns that step (0: none).
 
     Loads the last checkpoint, then trains the steps after it again from their stored batches.
     """
-    steps = resources.ledger.steps(stage)
+    steps = resources.ledger.steps(stage, kind)
     saved = [m for m in steps if "checkpoint" in m.parts]
     last_saved = 0
     if saved:

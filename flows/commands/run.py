@@ -104,7 +104,7 @@ def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
     )
     state = recipe(profile, name, list(overrides), return_state=True)
     outcome = read_outcome(config.storage, name, profile, overrides)
-    if outcome is None or not (outcome.has_ended or outcome.is_stopped):
+    if outcome is None or not outcome.has_ended:
         raise _failure(state)
     return print_outcome(outcome)
 

@@ -27,6 +27,11 @@ def make_base_model(folder: Path, config: RecipeConfig) -> None:
     save_model(load_model(source, config.model.dtype), load_tokenizer(source), folder)
 
 
+def model_folder_of(checkpoint: Path) -> Path:
+    """The folder that `transformers` loads: `model/` of a checkpoint, or the folder itself."""
+    return checkpoint / "model" if (checkpoint / "model").is_dir() else checkpoint
+
+
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder."""
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
