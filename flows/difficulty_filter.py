@@ -18,6 +18,7 @@ def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResul
     known = ledger.find("filter", stage=STAGE)
     if known is not None:
         return known.parts["problems"]
+    assert start.problem_set is not None, "the configuration has no filter before the first stage"
     with open_resources(ledger, config, checkpoint=start.checkpoint, trains=False) as resources:
         rollouts = sample_difficulty(resources, problem_set=start.problem_set, stage=start.stage)
         kept = decide_difficulty(

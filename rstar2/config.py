@@ -308,6 +308,12 @@ class RecipeConfig(Section):
                 f"stages are {sorted(self.stages)} but gates are {sorted(self.gates)}: "
                 "write one table [gates.NAME] for each [stages.NAME]"
             )
+        filtered = [name for name, stage in self.stages.items() if stage.filter_problems]
+        if len(filtered) > 1 or filtered[:1] == list(self.stages)[:1]:
+            raise ValueError(
+                f"filter_problems is set for {filtered}: the difficulty filter runs once, before a "
+                "stage that follows another RL stage; leave it on for one such stage"
+            )
         if self.rollout.engine == "sglang" and not self.rollout.servers:
             raise ValueError(
                 'rollout.engine = "sglang" needs rollout.servers = ["http://host:port"]'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from cyclopts import App
 
 app = App(name="gate", help="The promotion decisions of a run. Example: rstar2 gate show demo")
@@ -48,7 +50,7 @@ def reject(run: str, /, *, storage: str = "runs") -> int:
     return _answer(storage, run, "reject")
 
 
-def _answer(storage: str, run: str, verdict: str) -> int:
+def _answer(storage: str, run: str, verdict: Literal["approve", "reject"]) -> int:
     from infra.object_store import open_store
     from tasks.ledger import Ledger, LedgerError
     from tasks.promotion_answers import answer
