@@ -1,0 +1,333 @@
+"""The conversation as token ids: ChatML as Qwen3 writes it, with `<reason>`, `<answer>` and tools.
+
+Reads a tokenizer once and keeps a private copy of it; writes nothing. Token-in, token-out: a
+conversation only ever grows by appending, and what the policy sampled is never tokenised again.
+
+Three kinds of text are encoded differently. The template is ours: its tags become their ids. Text
+of others (questions, tool output) can spell a tag but never be one: inside it the string of any
+added token is cut and becomes ordinary ids that decode to the same text. Assistant messages of SFT
+data keep the tags of `MESSAGE_TAGS` and nothing else.
+
+Deliberately not here: the loop over turns (`agent_loop`), parsing of calls (`tool_calls`), answers
+(`grading`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from rstar2.config import ChatConfig
+from rstar2.observation import format_observation as format_observation
+from rstar2.types import Mask, TokenIds, ToolResult, read_only
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+MESSAGE_TAGS = (
+    *("<tool_call>", "</tool_call>", "<answer>", "</answer>"),
+    *("<reason>", "</reason>", "<think>", "</think>"),
+)
+"""Tags that an assistant message may hold as tags; any other added token in it is plain text."""
+
+# The ideas of the report's prompt (P-F3) in our words.
+SYSTEM_TEXT = (
+    "You solve a user's problem step by step. Think inside <reason> and </reason>; you may do so "
+    "several times, and use tools in between. Give the final answer once, inside <answer> and "
+    "</answer>."
+)
+TOOLS_TEXT = (
+    "\n\n# Tools\n\nYou may call functions. Their signatures, one JSON object on each line:\n"
+    "<tools>\n{tools}\n</tools>\n\nTo call one, write a JSON object with its name and arguments "
+    'inside call tags:\n<tool_call>\n{{"name": "...", "arguments": {{...}}}}\n</tool_call>\n'
+    "The result comes back inside <tool_response> tags."
+)
+INSTRUCTION_TEXT = (
+    "Solve the problem below. Put the final answer in \\boxed{} inside <answer> and </answer>, as "
+    "in <answer>\\boxed{...}</answer>: it is read from there automatically.\n\n"
+)
+CUT_MARKER = {"full": "\n[... cut ...]\n", "bare": "..."}
+_PROBE = "2 + 2\nΩ≈√2 你好 🎉"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSchema:
+    """A tool as the policy is shown it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, object]
+    """JSON schema of the arguments object."""
+
+
+PYTHON_TOOL = ToolSchema(
+    name="python",
+    description="Runs Python code in a fresh interpreter and returns what it printed, or the value "
+    "of its last expression. numpy and sympy are installed.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "code": {"type": "string", "description": "The program."},
+            "input": {"type": "string", "description": "Its standard input, if it reads any."},
+        },
+        "required": ["code"],
+    },
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One message of an SFT conversation."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    """Of `tool`: the text of an observation, see `Chat.format_observation`. Of `assistant`: the
+    whole sampled text without `<|im_end|>`; it begins with `<reason>` under `prefill_reason`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Chat:
+    """A tokenizer and a way to render. Safe to share between threads; see `open_chat`."""
+
+    config: ChatConfig
+    tools: tuple[ToolSchema, ...]
+    stop_token_ids: tuple[int, ...]
+    """`<|im_end|>` first, then the tokenizer's own end of text where it is another id."""
+    _tagged: Tokenizer = field(repr=False)
+    _plain: Tokenizer = field(repr=False)
+    """The same without its added tokens: cannot produce one."""
+    _added: re.Pattern[str] = field(repr=False)
+    """Finds the start of every added token's string, overlapping ones too."""
+    _tag_ids: Mapping[str, int] = field(repr=False)
+
+    def render_prompt(self, question: str) -> TokenIds:
+        """The conversation up to the first token that the policy samples."""
+        return read_only(self._opening(question) + self._assistant_header(), np.int32)
+
+    def render_observation(
+        self, results: Sequence[ToolResult]
+    ) -> tuple[TokenIds, tuple[ToolResult, ...]]:
+        """The user turn that answers a turn's calls, with the next generation prompt.
+
+        It follows a sampled `<|im_end|>`, whose newline it brings. The results come back with
+        `is_truncated` set where a text was cut to `observation_max_tokens`.
+        """
+        ids, cuts = self._observation([self.format_observation(result) for result in results])
+        seen = tuple(
+            replace(result, is_truncated=result.is_truncated or is_cut)
+            for result, is_cut in zip(results, cuts, strict=True)
+        )
+        return read_only(ids, np.int32), seen
+
+    def render_conversation(self, messages: Sequence[Message]) -> tuple[TokenIds, Mask]:
+        """Token ids of an SFT conversation, and the mask: true on assistant tokens, `<|im_end|>` in.
+
+        One that begins with a user message is rendered as a rollout of that question is, token by
+        token. One that begins with a system message is rendered as it stands. Raises `ValueError`
+        where the roles do not alternate or the last message is not the assistant's.
+        """
+        ids: list[int] = []
+        mask: list[bool] = []
+        for is_sampled, part in self._conversation_parts(messages):
+            ids += part
+            mask += [is_sampled] * len(part)
+        return read_only(ids, np.int32), read_only(mask, np.bool_)
+
+    def decode(self, token_ids: TokenIds) -> str:
+        """Text of sampled tokens, tags kept."""
+        text: str = self._tagged.decode([int(i) for i in token_ids], skip_special_tokens=False)
+        return text
+
+    def format_observation(self, result: ToolResult) -> str:
+        """The text that answers one call, before it is cut."""
+        return format_observation(result, style=self.config.style)
+
+    def _conversation_parts(self, messages: Sequence[Message]) -> Iterator[tuple[bool, list[int]]]:
+        _check_roles(messages)
+        tool_texts: list[str] = []
+        for index, message in enumerate(messages):
+            follows = messages[index + 1].role if index + 1 < len(messages) else None
+            if message.role == "system":
+                yield False, self._turn("system", message.content)
+            elif message.role == "user" and index == 0:
+                yield False, self._opening(message.content) + self._assistant_header()
+            elif message.role == "user":
+                yield False, self._template("\n") + self._turn("user", message.content)
+                yield False, self._template("\n") + self._assistant_header()
+            elif message.role == "tool":
+                tool_texts.append(message.content)
+                if follows != "tool":
+                    yield False, self._observation(tool_texts)[0]
+                    tool_texts = []
+            else:
+                yield True, self._assistant_message(message.content, index)
+
+    def _opening(self, question: str) -> list[int]:
+        if self.config.style == "bare":
+            return self._turn("user", question) + self._template("\n")
+        system = SYSTEM_TEXT
+        if self.tools:
+            lines = [_signature(tool) for tool in self.tools]
+            system += TOOLS_TEXT.format(tools="\n".join(lines))
+        head = f"{IM_START}system\n{system}{IM_END}\n{IM_START}user\n{INSTRUCTION_TEXT}"
+        return self._template(head) + self._foreign(question) + self._template(f"{IM_END}\n")
+
+    def _turn(self, role: str, content: str) -> list[int]:
+        head, tail = self._template(f"{IM_START}{role}\n"), self._template(IM_END)
+        return head + self._foreign(content) + tail
+
+    def _assistant_header(self) -> list[int]:
+        return self._template(f"{IM_START}assistant\n{self._prefill}")
+
+    @property
+    def _prefill(self) -> str:
+        return "<reason>" if self.config.prefill_reason else ""
+
+    def _assistant_message(self, content: str, index: int) -> list[int]:
+        if not content.startswith(self._prefill):
+            raise ValueError(
+                f"message {index} (assistant) begins {content[:20]!r}: expected <reason>, which "
+                "the prompt brings under chat.prefill_reason; begin it so, or set it to false"
+            )
+        return [*self._tagged_text(content[len(self._prefill) :]), self.stop_token_ids[0]]
+
+    def _observation(self, texts: Sequence[str]) -> tuple[list[int], list[bool]]:
+        inner = "\n" if self.config.style == "full" else ""
+        ids = self._template(f"\n{IM_START}user\n")
+        cuts = []
+        for number, text in enumerate(texts):
+            between = inner if number else ""
+            body, is_cut = self._cut(text)
+            ids += self._template(f"{between}<tool_response>{inner}") + body
+            ids += self._template(f"{inner}</tool_response>")
+            cuts.append(is_cut)
+        return ids + self._template(f"{IM_END}\n") + self._assistant_header(), cuts
+
+    def _cut(self, text: str) -> tuple[list[int], bool]:
+        """Ids of a tool text, its middle replaced by a marker where they are too many."""
+        ids, offsets = self._foreign_offsets(text)
+        limit = self.config.observation_max_tokens
+        if len(ids) <= limit:
+            return ids, False
+        marker = self._foreign(CUT_MARKER[self.config.style])
+        room = max(limit - len(marker), 0)
+        head, tail = (room + 1) // 2, len(ids) - room // 2
+        # A character of several ids is kept whole or not at all.
+        while head > 0 and offsets[head - 1][1] > offsets[head][0]:
+            head -= 1
+        while tail < len(ids) and offsets[tail][0] < offsets[tail - 1][1]:
+            tail += 1
+        return (ids[:head] + marker + ids[tail:])[:limit], True
+
+    def _template(self, text: str) -> list[int]:
+        ids: list[int] = self._tagged.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _foreign(self, text: str) -> list[int]:
+        return self._foreign_offsets(text)[0]
+
+    def _foreign_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ordinary ids of a text, and the characters [start, stop) of each."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        text = text.encode(errors="replace").decode()
+        for start, piece in self._pieces(text):
+            encoding = self._plain.encode(piece, add_special_tokens=False)
+            ids += encoding.ids
+            offsets += [(start + a, start + b) for a, b in encoding.offsets]
+        return ids, offsets
+
+    def _pieces(self, text: str) -> Iterator[tuple[int, str]]:
+        """The text cut after the first character of every added token's string in it."""
+        start = 0
+        for match in self._added.finditer(text):
+            yield start, text[start : match.start() + 1]
+            start = match.start() + 1
+        if start < len(text):
+            yield start, text[start:]
+
+    def _tagged_text(self, text: str) -> list[int]:
+        """Ids of an assistant message: the tags of `MESSAGE_TAGS` are tags, all else is text."""
+        ids: list[int] = []
+        for part in re.split(f"({'|'.join(MESSAGE_TAGS)})", text):
+            ids += [self._tag_ids[part]] if part in self._tag_ids else self._foreign(part)
+        return ids
+
+
+def open_chat(
+    tokenizer: PreTrainedTokenizerFast, config: ChatConfig, tools: Sequence[ToolSchema]
+) -> Chat:
+    """A chat over a private copy of the tokenizer, so that nothing else can change it under threads.
+
+    Raises `ValueError` for a tokenizer without ChatML's tokens, or one whose ids of two texts side
+    by side do not decode to the two texts (a prefix space): appending would change the text.
+    """
+    tree = json.loads(tokenizer.backend_tokenizer.to_str())
+    tree |= {"truncation": None, "padding": None, "post_processor": None}
+    tagged = Tokenizer.from_str(json.dumps(tree))
+    plain = Tokenizer.from_str(json.dumps(tree | {"added_tokens": []}))
+    added = {token["content"]: int(token["id"]) for token in tree["added_tokens"]}
+    for text in (IM_START, IM_END):
+        if text not in added:
+            raise ValueError(
+                f"the tokenizer has no added token {text}: expected one with ChatML's tokens; add "
+                "them with tokenizer.add_special_tokens and resize the model's embeddings"
+            )
+    _check_appends(tagged, plain)
+    end_of_text = tokenizer.eos_token_id
+    others = [end_of_text] if end_of_text not in (None, added[IM_END]) else []
+    # Of one character there is no inside to cut; the plain tokenizer spells it in bytes.
+    strings = sorted((text for text in added if len(text) > 1), key=len, reverse=True)
+    return Chat(
+        config=config,
+        tools=tuple(tools),
+        stop_token_ids=(added[IM_END], *others),
+        _tagged=tagged,
+        _plain=plain,
+        _added=re.compile("|".join(f"(?={re.escape(text)})" for text in strings)),
+        _tag_ids={tag: added[tag] for tag in MESSAGE_TAGS if tag in added},
+    )
+
+
+def _check_appends(tagged: Tokenizer, plain: Tokenizer) -> None:
+    ids = plain.encode(_PROBE, add_special_tokens=False).ids
+    seen = tagged.decode(ids + ids, skip_special_tokens=False)
+    if seen != _PROBE + _PROBE:
+        raise ValueError(
+            f"the tokenizer turns {_PROBE!r} twice into {seen!r}: expected the same text; use a "
+            "byte-level tokenizer without a prefix space (add_prefix_space=False)"
+        )
+
+
+def _check_roles(messages: Sequence[Message]) -> None:
+    allowed = {
+        "system": ("user",),
+        "user": ("assistant",),
+        "assistant": ("user", "tool"),
+        "tool": ("assistant", "tool"),
+    }
+    expected: tuple[str, ...] = ("system", "user")
+    for index, message in enumerate(messages):
+        if message.role not in expected:
+            raise ValueError(
+                f"message {index} has the role {message.role!r}: expected {' or '.join(expected)}"
+            )
+        expected = allowed[message.role]
+    if not messages or messages[-1].role != "assistant":
+        raise ValueError("the last message must be the assistant's: there is nothing to learn from")
+
+
+def _signature(tool: ToolSchema) -> str:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
