@@ -29,6 +29,8 @@ Split = Literal["train", "held-out", "unseen"]
 
 EVALUATION_SHARES: Mapping[str, float] = {"arithmetic/two-call": 0.35}
 """The mix of the held-out sets: 65 % one-call, 35 % two-call."""
+MAX_REPEATS = 1000
+"""So many questions in a row that were drawn before: the kind is exhausted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,11 +191,14 @@ def _distinct(
     taken: set[str],
 ) -> list[Problem]:
     found: list[Problem] = []
-    for _ in range(200 * num + 1000):
+    num_repeats = 0
+    while num_repeats < MAX_REPEATS:
         if len(found) == num:
             return found
         problem = to_problem(draw_question(operations, split, generator), split)
+        num_repeats += 1
         if problem.problem_id not in taken:
+            num_repeats = 0
             taken.add(problem.problem_id)
             found.append(problem)
     raise ValueError(

@@ -1,10 +1,10 @@
-"""SFT conversations for the laptop, and the batches an SFT step trains on.
+"""SFT conversations: the laptop's, generated, or those of a file.
 
 Makes conversations from seeds, or reads them from a JSONL file. They teach format and tool use, not
 the problems: the question is one of the training split, but the program is drawn at random among
 those that fit the count of numbers, its operands copied from the question. The one thing they do
 say is that two clauses ask for two calls. Tool outputs are real: the snippets come from a fixed
-list of ours and run in this process. Deliberately does not train (`rstar2.training.engine`).
+list of ours and run in this process. Deliberately does not batch or train (`infra.trainer`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,13 @@ import json
 import random
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from rstar2.arithmetic import Question, draw_question
 from rstar2.arithmetic_wordings import ONE_CALL, OPERATIONS, TWO_CALL
 from rstar2.chat import Chat, Message
 from rstar2.observation import format_observation
-from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus, read_only
+from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus
 
 TWO_CLAUSE_SHARE = 0.35
 SECOND_CALL_RATE = {1: 0.10, 2: 0.95}
@@ -44,24 +41,6 @@ Conversation = tuple[Message, ...]
 
 class SftDataError(ValueError):
     """A conversation file is wrong; the message names the line, what was seen, what is expected."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SftExample:
-    """A rendered conversation."""
-
-    token_ids: TokenIds  # [t]
-    loss_mask: Mask  # [t], true on the assistant's tokens
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SftBatch:
-    """What one SFT step trains on, padded on the right."""
-
-    step: int
-    token_ids: TokenIds  # [B, T], 0 where padded
-    loss_mask: Mask  # [B, T], true on the assistant's tokens
-    attention_mask: Mask  # [B, T], false where padded
 
 
 def make_conversations(num: int, seed: int) -> tuple[Conversation, ...]:
@@ -87,57 +66,11 @@ def read_conversations(path: Path) -> tuple[Conversation, ...]:
     return tuple(rows)
 
 
-def render_examples(conversations: Sequence[Conversation], chat: Chat) -> tuple[SftExample, ...]:
-    """Tokens and loss mask of each, the same tokens that a rollout would produce."""
-    examples = []
-    for conversation in conversations:
-        token_ids, loss_mask = chat.render_conversation(conversation)
-        examples.append(SftExample(token_ids=token_ids, loss_mask=loss_mask))
-    return tuple(examples)
-
-
-def plan_batches(
-    lengths: Sequence[int], *, num_steps: int, batch_tokens: int, seed: int
-) -> tuple[tuple[int, ...], ...]:
-    """Which examples each step trains on: step s (1-based) takes entry s - 1.
-
-    Each epoch shuffles the examples, groups those of like length into batches of at most
-    `batch_tokens` padded tokens (one longer example is a batch of its own), and shuffles these.
-    """
-    plan: list[tuple[int, ...]] = []
-    epoch = 0
-    while len(plan) < num_steps:
-        generator = random.Random(f"sft batches/{seed}/{epoch}")
-        order = list(range(len(lengths)))
-        generator.shuffle(order)
-        order.sort(key=lambda i: lengths[i])
-        batches = _cut(order, lengths, batch_tokens)
-        generator.shuffle(batches)
-        plan += batches
-        epoch += 1
-    return tuple(plan[:num_steps])
-
-
-def sft_batch(
-    examples: Sequence[SftExample], plan: Sequence[tuple[int, ...]], step: int
-) -> SftBatch:
-    """The padded batch of a 1-based step of the plan."""
-    chosen = [examples[i] for i in plan[step - 1]]
-    shape = (len(chosen), max(len(e.token_ids) for e in chosen))
-    token_ids = np.zeros(shape, dtype=np.int32)
-    loss_mask = np.zeros(shape, dtype=np.bool_)
-    attention_mask = np.zeros(shape, dtype=np.bool_)
-    for row, example in enumerate(chosen):
-        stop = len(example.token_ids)
-        token_ids[row, :stop] = example.token_ids
-        loss_mask[row, :stop] = example.loss_mask
-        attention_mask[row, :stop] = True
-    return SftBatch(
-        step=step,
-        token_ids=read_only(token_ids, np.int32),
-        loss_mask=read_only(loss_mask, np.bool_),
-        attention_mask=read_only(attention_mask, np.bool_),
-    )
+def render_conversations(
+    conversations: Sequence[Conversation], chat: Chat
+) -> tuple[tuple[TokenIds, Mask], ...]:
+    """Of each the token ids [t], the ones that a rollout would produce, and the loss mask [t]."""
+    return tuple(chat.render_conversation(conversation) for conversation in conversations)
 
 
 def run_snippet(code: str) -> ToolResult:
@@ -238,17 +171,6 @@ def _answer(value: str | None, generator: random.Random) -> str:
     if form < MISSING_TAG_RATE + DOUBLED_ANSWER_RATE:
         return f"<answer>{box}</answer><answer>{box}</answer>"
     return f"<answer>{box}</answer>"
-
-
-def _cut(order: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> list[tuple[int, ...]]:
-    batches: list[tuple[int, ...]] = []
-    current: list[int] = []
-    for index in order:  # lengths rise, so the newest example decides the padded length
-        if current and (len(current) + 1) * lengths[index] > batch_tokens:
-            batches.append(tuple(current))
-            current = []
-        current.append(index)
-    return [*batches, tuple(current)] if current else batches
 
 
 def _read_row(line: str, where: str) -> Conversation:

@@ -1,0 +1,128 @@
+"""SFT conversations: real outputs, the same at every start, nothing about answers."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from rstar2.arithmetic import parse_question
+from rstar2.chat import open_chat
+from rstar2.config import ChatConfig
+from rstar2.sft_data import (
+    SftDataError,
+    make_conversations,
+    read_conversations,
+    render_conversations,
+    run_snippet,
+)
+from rstar2.tiny_tokenizer import make_tiny_tokenizer
+from rstar2.types import ToolStatus
+
+CHAT = open_chat(make_tiny_tokenizer(512), ChatConfig(style="bare", prefill_reason=False), [])
+
+
+def test_conversations_are_a_function_of_the_seed():
+    assert make_conversations(50, seed=1) == make_conversations(50, seed=1)
+    assert make_conversations(50, seed=1) != make_conversations(50, seed=2)
+    assert make_conversations(60, seed=1)[:50] == make_conversations(50, seed=1)
+
+
+def test_the_program_says_nothing_about_the_wording():
+    right = total = 0
+    for conversation in make_conversations(3000, seed=0):
+        question = parse_question(conversation[0].content)
+        if question.operations == ("add",) and "print(" in conversation[1].content:
+            total += 1
+            right += bool(re.search(r"print\(\d+\+\d+\)", conversation[1].content))
+    assert total > 200
+    assert 0.1 < right / total < 0.3
+
+
+def test_operands_are_copied_from_the_question():
+    for conversation in make_conversations(300, seed=0):
+        numbers = parse_question(conversation[0].content).numbers
+        match = re.search(r"print\((\d+)[-+*%](\d+)\)", conversation[1].content)
+        if match:
+            assert tuple(map(int, match.groups())) == numbers[:2]
+
+
+def test_the_answer_is_the_last_output():
+    checked = 0
+    for conversation in make_conversations(300, seed=0):
+        *_, observation, last = conversation
+        if re.fullmatch(r"-?\d+", observation.content):
+            assert f"\\boxed{{{observation.content}}}" in last.content
+            checked += 1
+    assert checked > 200
+
+
+def test_two_clauses_are_answered_by_two_calls_and_one_by_one():
+    good_calls = {1: Counter(), 2: Counter()}
+    for conversation in make_conversations(2000, seed=0):
+        good = sum(bool(re.fullmatch(r"-?\d+", m.content)) for m in conversation[1:-1:1])
+        num_clauses = 2 if ", then " in conversation[0].content else 1
+        good_calls[num_clauses][good] += 1
+    assert good_calls[1][1] > 0.8 * good_calls[1].total()
+    assert good_calls[2][2] > 0.8 * good_calls[2].total()
+
+
+def test_some_code_is_naive_and_errs():
+    texts = [m.content for c in make_conversations(400, seed=0) for m in c if m.role == "tool"]
+    errors = Counter(text.split(":")[0] for text in texts if "Error" in text)
+    assert errors["NameError"] > 20
+    assert errors["SyntaxError"] > 5
+    assert sum(errors.values()) < 0.3 * len(texts)
+
+
+def test_a_forgotten_import_is_an_error_with_the_snippets_own_line():
+    result = run_snippet("print(math.gcd(12,34))")
+    assert result.status is ToolStatus.ERROR
+    assert result.stderr.splitlines()[0] == "Traceback (most recent call last):"
+    assert "line 1" in result.stderr
+    assert "sft_data" not in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("NameError: name 'math' is not defined")
+
+
+def test_a_snippet_that_works_prints():
+    assert run_snippet("import math\nprint(math.gcd(12,34))").stdout == "2\n"
+
+
+def test_only_the_assistants_tokens_are_learned():
+    ((token_ids, loss_mask),) = render_conversations(make_conversations(1, seed=4), CHAT)
+    learned = CHAT.decode(token_ids[loss_mask])
+    assert learned.endswith("</answer><|im_end|>")
+    assert "<tool_response>" not in learned
+    assert "Please" not in learned
+
+
+def test_a_conversation_file_is_read(tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text(
+        '{"messages": [{"role": "user", "content": "Hi"}, '
+        '{"role": "assistant", "content": "Hello"}]}\n\n'
+    )
+    ((user, assistant),) = read_conversations(path)
+    assert (user.content, assistant.role) == ("Hi", "assistant")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "is no conversation"),
+        ('{"message": []}', "KeyError"),
+        ('{"messages": [{"role": "user", "content": "Hi"}]}', "no message of the assistant"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    path = tmp_path / "talks.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(SftDataError, match=message) as raised:
+        read_conversations(path)
+    assert f"{path}:1" in str(raised.value)
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    path = tmp_path / "talks.jsonl"
+    path.write_text("\n")
+    with pytest.raises(SftDataError, match="no conversations"):
+        read_conversations(path)
