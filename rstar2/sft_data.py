@@ -15,6 +15,7 @@ import json
 import random
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rstar2.arithmetic import Question, draw_question
@@ -43,6 +44,14 @@ class SftDataError(ValueError):
     """A conversation file is wrong; the message names the line, what was seen, what is expected."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SftExample:
+    """A rendered conversation."""
+
+    token_ids: TokenIds  # [t]
+    loss_mask: Mask  # [t], true on the assistant's tokens
+
+
 def make_conversations(num: int, seed: int) -> tuple[Conversation, ...]:
     """`num` generated conversations, a function of the seed; none asks a held-out question.
 
@@ -66,11 +75,13 @@ def read_conversations(path: Path) -> tuple[Conversation, ...]:
     return tuple(rows)
 
 
-def render_conversations(
-    conversations: Sequence[Conversation], chat: Chat
-) -> tuple[tuple[TokenIds, Mask], ...]:
-    """Of each the token ids [t], the ones that a rollout would produce, and the loss mask [t]."""
-    return tuple(chat.render_conversation(conversation) for conversation in conversations)
+def render_examples(conversations: Sequence[Conversation], chat: Chat) -> tuple[SftExample, ...]:
+    """Tokens and loss mask of each, the same tokens that a rollout would produce."""
+    examples = []
+    for conversation in conversations:
+        token_ids, loss_mask = chat.render_conversation(conversation)
+        examples.append(SftExample(token_ids=token_ids, loss_mask=loss_mask))
+    return tuple(examples)
 
 
 def run_snippet(code: str) -> ToolResult:

@@ -12,7 +12,7 @@ from rstar2.sft_data import (
     SftDataError,
     make_conversations,
     read_conversations,
-    render_conversations,
+    render_examples,
     run_snippet,
 )
 from rstar2.tiny_tokenizer import make_tiny_tokenizer
@@ -88,8 +88,8 @@ def test_a_snippet_that_works_prints():
 
 
 def test_only_the_assistants_tokens_are_learned():
-    ((token_ids, loss_mask),) = render_conversations(make_conversations(1, seed=4), CHAT)
-    learned = CHAT.decode(token_ids[loss_mask])
+    (example,) = render_examples(make_conversations(1, seed=4), CHAT)
+    learned = CHAT.decode(example.token_ids[example.loss_mask])
     assert learned.endswith("</answer><|im_end|>")
     assert "<tool_response>" not in learned
     assert "Please" not in learned
