@@ -76,7 +76,9 @@ def _reason(num_correct: int, num_decided: int, num_rollouts: int, config: Filte
     if num_correct >= config.drop_at:
         return f"{solved}: {config.drop_at} or more are dropped"
     missing = num_rollouts - num_decided
-    if num_correct + missing >= config.drop_at or num_rollouts < config.drop_at:
+    if num_rollouts < config.drop_at:
+        return f"{solved}, only {num_rollouts} sampled: {config.drop_at} correct are needed to drop"
+    if num_correct + missing >= config.drop_at:
         return (
             f"{solved}, {missing} of {num_rollouts} undecided or failed: too few to tell whether "
             f"it is solved {config.drop_at} times"
