@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,16 +106,18 @@ def _publish(catalog_path: Path, manifests: Sequence[Manifest], resolve: Resolve
 
 def _make(aside: Path, manifests: Sequence[Manifest], resolve: Resolve) -> None:
     with duckdb.connect(aside, config=_CONFIG) as connection:
+        connection.execute("begin")
         for name in ("schema.sql", "views.sql"):
             connection.execute((Path(__file__).parent / name).read_text())
         connection.execute("insert into catalogue values (?)", [SCHEMA_VERSION])
+        connection.execute("commit")
         ingest(connection, manifests, resolve)
 
 
 def _stored(connection: duckdb.DuckDBPyConnection) -> list[Manifest]:
     """The manifests inside an older file. This table is the same in every version."""
     rows = connection.execute("select body from manifests order by manifest_id").fetchall()
-    return [manifest_from_json(body) for (body,) in rows]
+    return [manifest_from_json(zlib.decompress(body)) for (body,) in rows]
 
 
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,26 +90,26 @@ def _finite(value: object) -> object:
 
 def _admit(connection: DuckDBPyConnection, manifests: Sequence[Manifest]) -> dict[int, Manifest]:
     """The manifests to add, by their new numbers; rows of versions they replace are deleted."""
-    rows = connection.execute("select key, manifest_id, digest, created_at from manifests")
-    known = {key: (number, digest, at) for key, number, digest, at in rows.fetchall()}
-    next_id = 1 + max((number for number, _, _ in known.values()), default=0)
+    rows = connection.execute("select key, manifest_id, created_at from manifests").fetchall()
+    known = {key: (number, at) for key, number, at in rows}
+    next_id = 1 + max((number for number, _ in known.values()), default=0)
     admitted: dict[int, Manifest] = {}
     stale: set[str] = set()
     for manifest in sorted(manifests, key=lambda m: (m.kind != "run", m.committed_at, m.key)):
-        number, digest, at = known.get(manifest.key, (0, "", manifest.committed_at))
-        if manifest.kind == "run" and manifest.committed_at < at:
+        number, at = known.get(manifest.key, (0, None))
+        if manifest.kind == "run" and at and manifest.committed_at < at:
             stale.add(manifest.run)  # its process has been replaced by a fresh start of the run
-        if manifest.run in stale or digest == manifest.digest:
+        if manifest.run in stale or at == manifest.committed_at:
             continue
-        if manifest.kind == "run" and manifest.committed_at > at:
+        if number and manifest.kind == "run":
             _delete_run(connection, manifest.run)
             known = {k: v for k, v in known.items() if not k.startswith(f"{manifest.run}/")}
         elif number:
             _delete_manifest(connection, number)
         admitted[next_id] = manifest_from_json(manifest_json(manifest))
-        known[manifest.key] = (next_id, manifest.digest, manifest.committed_at)
+        known[manifest.key] = (next_id, manifest.committed_at)
         next_id += 1
-    return {n: m for n, m in admitted.items() if known[m.key][0] == n}
+    return {n: m for n, m in admitted.items() if known.get(m.key, (0, None))[0] == n}
 
 
 def _delete_run(connection: DuckDBPyConnection, run: str) -> None:
@@ -150,8 +151,12 @@ def _add(target: Target) -> None:
         case "evaluation":
             _add_attempts(target, purpose="evaluation")
             target.insert("evaluations", list(_score_rows(target)))
+        case "base" | "checkpoint":
+            target.insert("checkpoints", list(_checkpoint_rows(target, is_stage_end=False)))
         case "sft" | "stage":
             _add_result(target)
+        case "answer":
+            target.insert("gates", [_answer_row(target)])
 
 
 def _add_step(target: Target) -> None:
@@ -185,13 +190,13 @@ def _add_attempts(target: Target, *, purpose: str) -> None:
 
 def _manifest_row(target: Target) -> Row:
     m = target.manifest
-    body = manifest_json(m).decode()
-    return target.stamped | {"key": m.key, "kind": m.kind, "digest": m.digest, "body": body}
+    body = zlib.compress(manifest_json(m))
+    return target.stamped | {"key": m.key, "kind": m.kind, "body": body}
 
 
 def _run_row(target: Target) -> Row:
     row = {name: target.stamped[name] for name in ("manifest_id", "run", "created_at")}
-    config = json.dumps(target.value("config"), sort_keys=True)
+    config = target.value("config")  # JSON text: the order of the stages matters
     texts = {name: target.value(name) for name in ("profile", "config_hash")}
     return row | texts | {"config": config}
 
@@ -247,13 +252,23 @@ def _gate_row(target: Target, *, is_final: bool) -> Row:
     }
 
 
+def _answer_row(target: Target) -> Row:
+    is_yes = target.value("verdict") == "approve"
+    return target.stamped | {
+        "verdict": "promote" if is_yes else "abort",
+        "reason": f"{'approved' if is_yes else 'rejected'} by a person",
+        "evidence": "{}",
+        "is_final": True,
+    }
+
+
 def _checkpoint_rows(target: Target, *, is_stage_end: bool) -> Iterator[Row]:
     part = target.manifest.parts.get("checkpoint")
     ref = asdict(part) if part else target.value("checkpoint")
     if ref:
         row = {name: ref[name] for name in ("uri", "sha256", "num_bytes")}
-        last_step = target.value("last_step") if is_stage_end else target.manifest.step
-        yield target.stamped | row | {"step": last_step, "is_stage_end": is_stage_end}
+        step = target.value("last_step") if is_stage_end else target.manifest.step or 0
+        yield target.stamped | row | {"step": step, "is_stage_end": is_stage_end}
 
 
 def _score_rows(target: Target) -> Iterator[Row]:

@@ -6,7 +6,7 @@ lie nor how they are committed: that is `tasks.ledger`.
 
 | kind | parts | values |
 |---|---|---|
-| `run` | | `profile`, `config_hash`, `config` |
+| `run` | | `profile`, `config_hash`, `config` (resolved, as JSON text) |
 | `base` | `checkpoint`: the model that training starts from | |
 | `checkpoint` | `checkpoint`: how far SFT is | `loss`, `num_steps` |
 | `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject` |
@@ -14,8 +14,8 @@ lie nor how they are committed: that is `tasks.ledger`.
 | `sft`, `stage` | `checkpoint`, if written here | a `StageResult` |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate` |
-| `filter` | `rollouts`; `problems` where no stage's set holds them | `checkpoint`, `verdicts` |
-| `evaluation` | `rollouts`; `problems` where no stage's set holds them | `name`, `checkpoint`, `scores` |
+| `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts` |
+| `evaluation` | `rollouts`; `problems`: those it tried | `name`, `checkpoint`, `scores` |
 
 Any kind may add `parents` to its values: artefacts by relation (`{"filtered by": ref}`), where the
 lineage does not follow from the order of the stages.
@@ -23,7 +23,6 @@ lineage does not follow from the order of the stages.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -39,7 +38,7 @@ ManifestKind = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """A committed fact of a run. Two manifests with one key are versions of the same fact."""
+    """A committed fact of a run, never changed. A run started afresh commits its keys anew."""
 
     run: str
     stage: str
@@ -48,7 +47,7 @@ class Manifest:
     step: int | None = None
     """1-based, where the fact belongs to a step."""
     created_at: str
-    """ISO 8601 with offset, when it was committed. Of two versions the later one counts."""
+    """ISO 8601 with offset, when it was committed: with `key` the identity of a version."""
     parts: Mapping[str, ArtifactRef] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     """Small values; dataclasses of `rstar2.types` may stand as they are."""
@@ -59,11 +58,6 @@ class Manifest:
         step = [] if self.step is None else [str(self.step)]
         name = [str(self.values["name"])] if "name" in self.values else []
         return "/".join([self.run, self.stage, self.kind, *step, *name])
-
-    @property
-    def digest(self) -> str:
-        """Hash of the whole record: equal digests are the same version."""
-        return hashlib.sha256(manifest_json(self)).hexdigest()
 
     @property
     def committed_at(self) -> datetime:

@@ -8,18 +8,17 @@ comment on column catalogue.schema_version is 'Raised with every change of the t
 
 create table manifests (
     manifest_id integer, key varchar, run varchar, stage varchar, kind varchar, step integer,
-    created_at timestamp, digest varchar, body varchar
+    created_at timestamp, body blob
 );
 comment on table manifests is 'The committed manifests that this catalogue contains.';
 comment on column manifests.manifest_id is 'Number within this file; other tables refer to it.';
 comment on column manifests.key is 'Identity over all runs, as in demo/rl-1/step/3.';
 comment on column manifests.run is 'Name of the run.';
 comment on column manifests.stage is 'Stage, or empty for the run itself.';
-comment on column manifests.kind is 'run, problems, sft, step, stage, filter or evaluation.';
+comment on column manifests.kind is 'What it says: run, problems, step, stage, filter, …';
 comment on column manifests.step is '1-based within the stage, where it belongs to a step.';
 comment on column manifests.created_at is 'When it was committed.';
-comment on column manifests.digest is 'SHA-256 of the record.';
-comment on column manifests.body is 'The record itself, as JSON.';
+comment on column manifests.body is 'The record itself: JSON, compressed by zlib.';
 
 create table runs (
     manifest_id integer, run varchar, profile varchar, config_hash varchar, config json,
@@ -46,7 +45,7 @@ comment on column stages.started_at is 'Its first commit.';
 comment on column stages.ended_at is 'Its result was committed; null while it runs.';
 comment on column stages.num_problems is 'Problems in its set, quarantined ones left out.';
 comment on column stages.last_step is 'Last committed step.';
-comment on column stages.verdict is 'The decision that ended it: promote, hold or abort.';
+comment on column stages.verdict is 'The decision that ended it: promote, hold or abort; a person''s answer counts.';
 comment on column stages.reason is 'That decision in a sentence.';
 comment on column stages.checkpoint is 'Address of its resulting checkpoint.';
 comment on column stages.problem_set is 'Address of its problem set.';
@@ -168,7 +167,7 @@ comment on column problem_stage.run is 'Name of the run.';
 comment on column problem_stage.stage is 'Stage, the difficulty filter included.';
 comment on column problem_stage.problem_id is 'The problem.';
 comment on column problem_stage.decision is
-    'trained (at least once), dropped (drawn, never trained), not drawn, quarantined; of a filter: kept or filtered.';
+    'trained (at least once), dropped (drawn, never trained), not drawn, quarantined, held out; of a filter: kept or filtered.';
 comment on column problem_stage.reason is 'Why; of several drops the last one.';
 comment on column problem_stage.num_draws is 'Steps that drew it.';
 comment on column problem_stage.num_trained is 'Steps that trained on it.';
@@ -230,7 +229,7 @@ comment on table checkpoints is 'Every checkpoint that was committed.';
 comment on column checkpoints.manifest_id is 'Where the row comes from.';
 comment on column checkpoints.run is 'Name of the run.';
 comment on column checkpoints.stage is 'Stage that wrote it.';
-comment on column checkpoints.step is 'Step after which it was written; null for SFT.';
+comment on column checkpoints.step is 'Step after which it was written; 0: before training.';
 comment on column checkpoints.uri is 'Address within the storage.';
 comment on column checkpoints.sha256 is 'Hash over its files.';
 comment on column checkpoints.num_bytes is 'Size of its files.';

@@ -42,6 +42,11 @@ class ObjectStore(Protocol):
         """The root as the user wrote it; holds no credentials."""
         ...
 
+    @property
+    def local_root(self) -> Path:
+        """A local folder of this store: the store itself, or where copies from S3 lie."""
+        ...
+
     def put_bytes(self, key: str, data: bytes, kind: str = "bytes") -> ArtifactRef:
         """Writes or replaces one object, whole or not at all."""
         ...
@@ -69,7 +74,10 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str = "") -> list[str]:
-        """Keys equal to `prefix` or under it as a folder, sorted; unfinished ones are left out."""
+        """Keys equal to `prefix` or under it as a folder, sorted; unfinished ones are left out.
+
+        `a`, `a/` and `a/b` itself are prefixes of `a/b`; empty lists the whole store.
+        """
         ...
 
     def delete(self, prefix: str) -> int:
@@ -156,6 +164,11 @@ def check_key(key: str) -> str:
             next_step="Name the object relative to the store's root.",
         )
     return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix without a last slash; empty for the whole store."""
+    return check_key(prefix.removesuffix("/")) if prefix else ""
 
 
 def hash_file(path: Path) -> FileEntry:

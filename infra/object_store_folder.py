@@ -25,6 +25,7 @@ from infra.object_store import (
     FileEntry,
     Listing,
     check_key,
+    check_prefix,
     copy_hashing,
     damaged,
     explained,
@@ -53,6 +54,10 @@ class FolderStore:
     @property
     def uri(self) -> str:
         return str(self._root)
+
+    @property
+    def local_root(self) -> Path:
+        return self._root
 
     def put_bytes(self, key: str, data: bytes, kind: str = "bytes") -> ArtifactRef:
         return self._ref(key, kind, self._write(check_key(key), io.BytesIO(data)))
@@ -104,7 +109,8 @@ class FolderStore:
         return path.is_file() or (path / LISTING).is_file()
 
     def list(self, prefix: str = "") -> list[str]:
-        start = self._root / check_key(prefix) if prefix else self._root
+        prefix = check_prefix(prefix)
+        start = self._root / prefix
         if start.is_file():
             return [prefix]
         found = []
@@ -115,7 +121,8 @@ class FolderStore:
         return sorted(found)
 
     def delete(self, prefix: str) -> int:
-        keys = self.list(check_key(prefix))
+        prefix = check_key(prefix.removesuffix("/"))
+        keys = self.list(prefix)
         path = self._root / prefix
         with explained(path):
             for key in sorted(keys, key=lambda k: not k.endswith(f"/{LISTING}")):

@@ -43,7 +43,7 @@ def make_rollouts(folder: Path, uri: str, groups: Sequence[Group]) -> ArtifactRe
 
 
 def make_run_manifest(run: str = "demo", *, minute: int = 0) -> Manifest:
-    values = {"profile": "laptop", "config_hash": "c0ffee", "config": {"seed": 1}}
+    values = {"profile": "laptop", "config_hash": "c0ffee", "config": '{"seed": 1}'}
     return Manifest(run=run, stage="", kind="run", created_at=at(minute), values=values)
 
 

@@ -28,7 +28,9 @@ before as (
     -- For each step: the newest checkpoint written before it in its stage, else the stage's start.
     select r.stage, r.step, coalesce(arg_max(c.uri, c.step), any_value(s.uri)) as uri,
         coalesce(max(c.step), 0) as step_of_uri
-    from (select distinct stage, step from parts where kind = 'step') as r
+    from (
+            select stage, step from parts where kind = 'step' union select stage, step from marks
+        ) as r
         left join marks as c on c.stage = r.stage and c.step < r.step
         left join starts as s on s.stage = r.stage
     group by r.stage, r.step
@@ -50,6 +52,9 @@ select distinct $run as run, child, parent, relation from (
     select s.uri, r.uri, 'filtered by' from sets as s join rollouts as r
         on r.manifest_id = s.previous_id
     where s.kind = 'problems' and s.previous_kind = 'filter'
+    union all
+    select p.uri, r.uri, 'filtered by' from parts as p join rollouts as r using (manifest_id)
+    where p.kind = 'filter' and p.name = 'problems'
     union all
     select b.uri, r.uri, 'built from' from batches as b join rollouts as r using (manifest_id)
     union all

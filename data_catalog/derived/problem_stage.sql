@@ -13,9 +13,11 @@ members as (
 rl as (
     select stage, problem_id,
         case when num_trained > 0 then 'trained' when num_draws > 0 then 'dropped'
-            when is_quarantined then 'quarantined' else 'not drawn' end as decision,
+            when is_quarantined then 'quarantined'
+            when stage = 'held-out' then 'held out' else 'not drawn' end as decision,
         case when num_trained > 0 then 'its group had signal' when num_draws > 0 then last_reason
-            when is_quarantined then reason else 'in the set, not drawn' end as reason,
+            when is_quarantined then reason when stage = 'held-out' then 'for evaluation only'
+            else 'in the set, not drawn' end as reason,
         coalesce(num_draws, 0) as num_draws, coalesce(num_trained, 0) as num_trained,
         coalesce(num_attempts, 0) as num_attempts, coalesce(num_decided, 0) as num_decided,
         coalesce(num_correct, 0) as num_correct, null as checkpoint

@@ -2,7 +2,7 @@
 with marks as (
     select stage, min(created_at) as started_at, min(manifest_id) as first_id,
         max(step) filter (kind = 'step') as last_step,
-        max(created_at) filter (kind in ('sft', 'stage', 'filter') or stage = 'evaluation') as ended_at
+        max(created_at) filter (kind in ('sft', 'stage', 'filter') or stage in ('evaluation', 'held-out')) as ended_at
     from manifests where run = $run and kind <> 'run' group by stage
 ),
 ends as (
@@ -22,7 +22,9 @@ parts as (
     from artefacts join manifests using (manifest_id, run, stage)
     where run = $run and name = 'problems' and manifests.kind = 'problems' group by stage
 )
-select $run as run, stage, row_number() over (order by started_at, first_id) as position, started_at,
+select $run as run, stage, row_number() over (
+        order by case when stage = 'evaluation' then ended_at else started_at end, first_id
+    ) as position, started_at,
     ended_at, num_problems, last_step, verdict, reason, checkpoint, problem_set
 from marks left join ends using (stage) left join sets using (stage) left join results using (stage)
     left join parts using (stage)
