@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from flows.commands import gate
+from flows.commands.plan import plan
 from flows.commands.run import run
 from flows.commands.services import down, status, up
 
@@ -32,6 +33,7 @@ app = App(
     help_format="plaintext",
 )
 app.command(run, group="Recipe")
+app.command(plan, group="Recipe")
 app.command(gate.app)
 for service in (up, down, status):
     app.command(service, group="Services")

@@ -1,0 +1,112 @@
+"""The `rstar2` command: exit codes, help, what is loaded for which group."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.commands import main
+from flows.commands.main import app
+
+LIGHT = ["catalog", "doctor", "grade", "plan", "sandbox"]
+
+
+def pages() -> list[tuple[str, ...]]:
+    """Every command and every command of a group."""
+    names: list[tuple[str, ...]] = []
+    for name in (n for n in app if not n.startswith("-")):
+        subcommands = [n for n in app[name] if not n.startswith("-")]
+        names += [(name, sub) for sub in subcommands] or [(name,)]
+    return names
+
+
+@pytest.mark.parametrize("page", pages(), ids=" ".join)
+def test_help_shows_an_example(page: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*page, "--help"]) == 0
+    assert f"rstar2 {' '.join(page)}" in capsys.readouterr().out.partition("Example")[2]
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_groups_load_neither_prefect_nor_torch(name: str) -> None:
+    program = (
+        "import sys, contextlib, io\n"
+        "from flows.commands import main\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    main(['{name}', '--help'])\n"
+        "print([m for m in ('prefect', 'torch', 'transformers') if m in sys.modules])"
+    )
+    assert _python("-c", program).stdout.strip() == "[]"
+
+
+def test_plan_loads_neither_prefect_nor_torch() -> None:
+    program = (
+        "import sys\n"
+        "from flows.commands import main\n"
+        "code = main(['plan', 'laptop', '--json'])\n"
+        "print(code, [m for m in ('prefect', 'torch', 'transformers') if m in sys.modules])"
+    )
+    assert _python("-c", program).stdout.splitlines()[-1] == "0 []"
+
+
+def test_nouns_and_configuration_load_neither_prefect_nor_torch() -> None:
+    program = (
+        "import sys, rstar2.types, rstar2.config\n"
+        "print([m for m in ('prefect', 'torch', 'transformers') if m in sys.modules])"
+    )
+    assert _python("-c", program).stdout.strip() == "[]"
+
+
+def test_version_names_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("rstar2 0.")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["plan"],
+        ["plan", "laptop", "--nonsense"],
+        ["plan", "no-such-profile"],
+        ["plan", "laptop", "--set", "seed=word"],
+        ["plan", "laptop", "--set", "no.such.key=1"],
+        ["plan", "laptop", "--set", "seed"],
+        ["plan", "laptop", "--set", "model.base=/no/such/folder"],
+        ["run", "no-such-profile"],
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    assert main(arguments) == 2
+
+
+def test_a_wrong_setting_is_named_with_value_and_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["plan", "laptop", "--set", "stages.rl-1.group_size=1"])
+    message = capsys.readouterr().err
+    assert "stages.rl-1" in message
+    assert "group_size = 1" in message
+    assert "set group_size to 2 or more" in message
+    assert "Traceback" not in message
+
+
+def test_plan_prints_config_and_plan_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "laptop", "--set", "seed=3", "--json"]) == 0
+    tree = json.loads(capsys.readouterr().out)
+    assert tree["config"]["seed"] == 3
+    assert tree["plan"]["stages"][0]["stage"] == "rl-1"
+
+
+def test_a_run_name_that_cannot_name_a_run_is_refused(tmp_path: Path) -> None:
+    storage = f"storage={tmp_path}"
+    assert main(["run", "laptop", "--run", "42", "--set", storage]) == 2
+
+
+def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=120
+    )

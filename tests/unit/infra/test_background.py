@@ -1,0 +1,83 @@
+"""Background processes are found by their pid file, and only ours are ever stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from infra.background import (
+    BackgroundProcess,
+    find_background,
+    is_running,
+    start_background,
+    stop_background,
+)
+from infra.settings import child_environment
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True);"
+    "time.sleep(300)",
+]
+
+
+def start(folder: Path, command: list[str]) -> BackgroundProcess:
+    return start_background(
+        command,
+        pid_file=folder / "thing.json",
+        log_file=folder / "thing.log",
+        folder=folder,
+        environment=child_environment({}),
+        address="here",
+    )
+
+
+def test_a_process_is_found_again_and_stopped(tmp_path: Path) -> None:
+    process = start(tmp_path, SLEEP)
+    assert find_background(tmp_path / "thing.json") == process
+    assert stop_background(tmp_path / "thing.json", grace_seconds=10)
+    assert not is_running(process)
+    assert find_background(tmp_path / "thing.json") is None
+
+
+def test_one_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    process = start(tmp_path, STUBBORN)
+    while "deaf" not in (tmp_path / "thing.log").read_text():
+        time.sleep(0.02)
+    assert stop_background(tmp_path / "thing.json", grace_seconds=0.2)
+    deadline = time.monotonic() + 20
+    while is_running(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_running(process)
+
+
+def test_a_recycled_pid_is_not_ours(tmp_path: Path) -> None:
+    """The file names a live process that started at another time: it gets no signal."""
+    stranger = subprocess.Popen(SLEEP)
+    record = {"pid": stranger.pid, "started": "1", "log_file": "", "address": ""}
+    (tmp_path / "thing.json").write_text(json.dumps(record))
+    assert find_background(tmp_path / "thing.json") is None
+    assert not stop_background(tmp_path / "thing.json", grace_seconds=1)
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_a_damaged_pid_file_counts_as_none(tmp_path: Path) -> None:
+    (tmp_path / "thing.json").write_text('{"pid": ')
+    assert find_background(tmp_path / "thing.json") is None
+
+
+def test_a_finished_process_is_not_running(tmp_path: Path) -> None:
+    process = start(tmp_path, [sys.executable, "-c", "pass"])
+    deadline = time.monotonic() + 20
+    while is_running(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert find_background(tmp_path / "thing.json") is None
+    assert process.pid != os.getpid()
