@@ -17,21 +17,20 @@ MAX_RUNS = 1
 def main() -> None:
     prepare_torch_environment()  # inherited by the process of each run, before it imports torch
     from prefect import serve
-    from prefect.deployments.runner import EntrypointType
+    from prefect.deployments.runner import RunnerDeployment
+    from prefect.types.entrypoint import EntrypointType
 
     from flows.recipe import recipe
 
-    serve(
-        recipe.to_deployment(
-            "full-recipe",
-            entrypoint_type=EntrypointType.MODULE_PATH,
-            description="SFT, RL stages with their gates, the difficulty filter, evaluation. "
-            "Give `run` the name of an earlier run to continue it.",
-            tags=["rstar2"],
-        ),
-        limit=MAX_RUNS,
-        print_starting_message=False,
+    deployment = recipe.to_deployment(
+        "full-recipe",
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        description="SFT, RL stages with their gates, the difficulty filter, evaluation. "
+        "Give `run` the name of an earlier run to continue it.",
+        tags=["rstar2"],
     )
+    assert isinstance(deployment, RunnerDeployment)  # a coroutine only inside an event loop
+    serve(deployment, limit=MAX_RUNS, print_starting_message=False)
 
 
 if __name__ == "__main__":
