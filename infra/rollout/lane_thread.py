@@ -1,0 +1,109 @@
+"""A lane's thread: runs what is sent to it between passes, hands finished turns back.
+
+Everything a lane does happens on this thread, with torch on one thread and without gradients.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import torch
+
+from infra.rollout.decoder import Weights
+from infra.rollout.lane import Counters, Finished, Lane
+
+Result = TypeVar("Result")
+
+
+class LaneThread:
+    """Owns one `Lane`. `deliver` and `fail` are called on its thread."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        *,
+        name: str,
+        num_slots: int,
+        policy_version: int,
+        deliver: Callable[[list[Finished]], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._inbox: queue.SimpleQueue[Callable[[Lane], None]] = queue.SimpleQueue()
+        self._deliver = deliver
+        self._fail = fail
+        self._is_stopping = False
+        self._lane = Lane(weights, num_slots=num_slots, policy_version=policy_version)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        self.call(lambda _: None).result()
+
+    @property
+    def counters(self) -> Counters:
+        return self._lane.counters
+
+    def submit(self, work: Callable[[Lane], None]) -> None:
+        """Runs `work` on the lane, after what was submitted before."""
+        self._inbox.put(work)
+
+    def call(self, work: Callable[[Lane], Result]) -> Future[Result]:
+        """As `submit`; the future holds the result, or what `work` raised."""
+        future: Future[Result] = Future()
+
+        def run(lane: Lane) -> None:
+            try:
+                future.set_result(work(lane))
+            except BaseException as error:
+                future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+        self.submit(run)
+        return future
+
+    def stop(self) -> None:
+        """Ends the thread after the work at hand."""
+
+        def end(_: Lane) -> None:
+            self._is_stopping = True
+
+        self.submit(end)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            # Before any other use of torch here: holds for this thread alone.
+            torch.set_num_threads(1)
+            with torch.inference_mode():
+                self._loop()
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _loop(self) -> None:
+        lane = self._lane
+        while not self._is_stopping:
+            self._take_inbox()
+            if lane.has_work and not self._is_stopping:
+                finished = lane.step()
+                if finished:
+                    self._deliver(finished)
+
+    def _take_inbox(self) -> None:
+        """Runs all that was sent; waits for something when there is nothing to decode."""
+        lane = self._lane
+        if not lane.has_work:
+            began = time.perf_counter()
+            work = self._inbox.get()
+            lane.counters.idle_seconds += time.perf_counter() - began
+            work(lane)
+        while not self._is_stopping:
+            try:
+                work = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            work(lane)
