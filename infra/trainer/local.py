@@ -35,7 +35,10 @@ class LocalTrainer:
     """One rank. Starts in phase `rl`; `sft` turns to its own optimizer, `reset_optimizer` back."""
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, config: RecipeConfig
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast | None,
+        config: RecipeConfig,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
