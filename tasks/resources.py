@@ -61,9 +61,9 @@ def open_resources(
     folder = ledger.store.local_path(checkpoint)
     with ExitStack() as stack:
         runner = stack.enter_context(asyncio.Runner())
-        sandbox = open_sandbox(config.sandbox, load_settings().state_folder)
-        runner.run(sandbox.__aenter__())
-        stack.callback(lambda: runner.run(sandbox.__aexit__(None, None, None)))
+        sandbox_manager = open_sandbox(config.sandbox, load_settings().state_folder)
+        sandbox = runner.run(sandbox_manager.__aenter__())
+        stack.callback(lambda: runner.run(sandbox_manager.__aexit__(None, None, None)))
         trainer = open_trainer(folder, config) if trains else None
         model = model_folder_of(folder)
         pool = stack.enter_context(open_pool(model, config))

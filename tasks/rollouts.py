@@ -21,7 +21,7 @@ from prefect.cache_policies import NO_CACHE
 from rstar2.agent_loop import Limits, run_rollout
 from rstar2.config import StageConfig
 from rstar2.problems import draw_problems
-from rstar2.reward import apply_verdict
+from rstar2.reward import apply_verdict, known_verdict
 from rstar2.rollout_files import read_problems, write_rollouts
 from rstar2.types import ArtifactRef, Group, Problem, Rollout, RolloutStatus
 from tasks.resources import Resources
@@ -156,5 +156,7 @@ async def _graded_rollout(
     )
     if rollout.status is RolloutStatus.FAILED:
         return rollout
-    (verdict,) = await resources.sandbox.grade([(problem.answer, rollout.answer)])
+    verdict = known_verdict(rollout)
+    if verdict is None:
+        (verdict,) = await resources.sandbox.grade([(problem.answer, rollout.answer or "")])
     return apply_verdict(rollout, verdict)

@@ -38,9 +38,7 @@ def train_step(resources: Resources, *, stage: str, batch: ArtifactRef) -> Train
 def sync_weights(resources: Resources, *, version: int) -> float:
     """The trained weights are live in the pool under `version`. Returns seconds."""
     started = time.perf_counter()
-    resources.runner.run(
-        resources.pool.update_weights(resources.trainer.state_dict(), version=version)
-    )
+    resources.pool.update_weights(resources.trainer.state_dict(), version)
     return time.perf_counter() - started
 
 
