@@ -1,0 +1,132 @@
+"""Tiers of warm interpreters: what each has loaded, which one a source goes to, how it is warmed.
+
+Reads and writes nothing. What a fork costs depends on the files that are mapped, not on Python, so
+code that names no package goes to the smallest tier. Routing is a guess from the text and may be
+wrong at no harm: a package that is not loaded is imported in the child, slowly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import marshal
+import os
+import re
+import sys
+
+TIERS = ("tiny", "numpy", "sympy", "full", "verify")
+_FULL = re.compile(r"\b(scipy|pandas|networkx)\b")
+_SYMPY = re.compile(r"\b(sympy|mpmath)\b")
+_NUMPY = re.compile(r"\bnumpy\b")
+
+_TINY_MODULES = (
+    "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",
+    "heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string",
+    "threading", "time", "typing",
+)  # fmt: skip
+_NUMPY_MODULES = ("numpy", "numpy.linalg", "numpy.random", "numpy.fft")
+_SYMPY_MODULES = ("sympy", "mpmath", "sympy.solvers", "sympy.ntheory", "sympy.combinatorics")
+_FULL_MODULES = ("scipy.special", "scipy.linalg", "scipy.optimize")
+
+
+def tier_of(code: str) -> str:
+    """The tier whose warm packages the source names."""
+    if _FULL.search(code):
+        return "full"
+    if _SYMPY.search(code):
+        return "sympy"
+    return "numpy" if _NUMPY.search(code) else "tiny"
+
+
+def preload(tier: str) -> None:
+    """Imports and exercises what the tier promises. `full` takes scipy only where installed."""
+    for name in _TINY_MODULES:
+        importlib.import_module(name)
+    if tier in ("numpy", "sympy", "full"):
+        for name in _NUMPY_MODULES:
+            importlib.import_module(name)
+        _warm_numpy()
+    if tier in ("sympy", "full"):
+        for name in _SYMPY_MODULES:
+            importlib.import_module(name)
+        _warm_sympy()
+    if tier == "full" and importlib.util.find_spec("scipy") is not None:
+        for name in _FULL_MODULES:
+            importlib.import_module(name)
+    if tier == "verify":
+        _warm_verifier()
+
+
+def loaded() -> list[str]:
+    """Which of the large packages this interpreter holds."""
+    return [name for name in ("numpy", "sympy", "scipy", "math_verify") if name in sys.modules]
+
+
+def check_pairs(pairs: tuple[tuple[str, str], ...], verdict_fd: int) -> None:
+    """Verify tier, in the child: one verdict record per pair, written as soon as it is known.
+
+    May hang or die in any pair: the parent sees which one by counting the records.
+    """
+    from rstar2.grading import grade_mathematics
+
+    for gold, answer in pairs:
+        try:
+            verdict = grade_mathematics(gold, answer)
+            record = (str(verdict.kind), verdict.reason[:500])
+        except (Exception, RecursionError) as error:  # noqa: BLE001  any fault is "undecided"
+            record = ("undecided", f"the checker failed: {type(error).__name__}")
+        body = marshal.dumps(record)
+        os.write(verdict_fd, len(body).to_bytes(4, "big") + body)
+
+
+def read_verdicts(data: bytes) -> list[tuple[str, str]]:
+    """The complete records of `check_pairs`; a torn last one is dropped."""
+    records: list[tuple[str, str]] = []
+    while len(data) >= 4:
+        end = 4 + int.from_bytes(data[:4], "big")
+        if len(data) < end:
+            break
+        records.append(marshal.loads(data[4:end]))
+        data = data[end:]
+    return records
+
+
+def _warm_numpy() -> None:
+    import numpy
+
+    matrix = numpy.array([[2.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 4.0]])
+    numpy.random.seed(0)
+    repr((matrix @ matrix, numpy.linalg.det(matrix), numpy.linalg.solve(matrix, matrix[0])))
+    repr((numpy.random.rand(2), numpy.random.default_rng(0).random(2), numpy.arange(5).sum()))
+    repr((numpy.linalg.eigvalsh(matrix), numpy.fft.fft(matrix[0]), numpy.sqrt(matrix).mean()))
+
+
+def _warm_sympy() -> None:
+    import sympy
+
+    x, y = sympy.symbols("x y")
+    n = sympy.Symbol("n", positive=True, integer=True)
+    work = (
+        sympy.solve(x**3 - 6 * x**2 + 11 * x - 6, x),
+        sympy.solve([x + y - 3, x - y - 1], [x, y]),
+        sympy.factor(x**4 - 1),
+        sympy.expand((x + y) ** 5),
+        sympy.simplify(sympy.sin(x) ** 2 + sympy.cos(x) ** 2),
+        sympy.integrate(x * sympy.exp(x), x),
+        sympy.diff(sympy.sin(x) * x**2, x),
+        sympy.limit(sympy.sin(x) / x, x, 0),
+        sympy.summation(n, (n, 1, 10)),
+        sympy.factorint(360360),
+        sympy.isprime(1_000_003),
+        sympy.Rational(1, 3) + sympy.sqrt(2),
+        sympy.Matrix([[1, 2], [3, 4]]).det(),
+        sympy.N(sympy.pi, 20),
+    )
+    repr(work)
+
+
+def _warm_verifier() -> None:
+    from rstar2.grading import grade_mathematics
+
+    for gold, answer in (("\\frac{1}{2}", "0.5"), ("x+1", "1+x"), ("\\sqrt{8}", "2\\sqrt{2}")):
+        grade_mathematics(gold, answer)

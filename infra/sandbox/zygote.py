@@ -1,0 +1,370 @@
+"""A warm interpreter that forks one child per call, limits it, and reports how it ended.
+
+Reads calls from, and writes results to, one socket of the daemon (`marshal` frames: both ends are
+ours and of one version). It never runs a snippet itself and has one thread, so that a fork is
+always sound. A call's outcome is its exit status, its resource usage and three memory files; the
+zygote trusts nothing else. Ends when the daemon's end of the socket closes, and as pid 1 of its
+namespace takes every call with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import marshal
+import mmap
+import os
+import select
+import signal
+import sys
+import time
+from fcntl import fcntl
+from typing import NamedTuple, NoReturn
+
+from infra.sandbox import harness, isolation, kernel, limits, root, seccomp, tiers
+
+_MEMFD = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+_F_ADD_SEALS = 1033
+_SEALS = 0x1 | 0x2 | 0x4  # no more seals, no shrinking, no growing
+_VERDICT_BYTES = 1 << 20
+_POLL_SECONDS = 0.05
+_SHORTEST_POLL_SECONDS = 0.002
+
+
+class Call(NamedTuple):
+    """What the daemon sends. `handle` is the daemon's number: children never see a call id."""
+
+    handle: int
+    slot: int
+    payload: str | tuple[tuple[str, str], ...]
+    """Source code, or pairs of gold and answer (verify tier)."""
+    stdin: str
+    seed: int
+    limits: tuple[float, float, int, int]
+
+
+class Outcome(NamedTuple):
+    """What the zygote sends back, in this order."""
+
+    handle: int
+    status: str
+    rc: int
+    stdout: bytes
+    stderr: bytes
+    value: bytes
+    truncated: bool
+    cpu_seconds: float
+    wall_seconds: float
+    max_rss: int
+    """Bytes."""
+
+
+class Running:
+    """A forked call and what its limits look like."""
+
+    __slots__ = (
+        "base_cpu", "base_wall", "err_fd", "handle", "limits", "next_check", "num_answered",
+        "out_fd", "pid", "pidfd", "reason", "slot", "started", "value_fd",
+    )  # fmt: skip
+
+    def __init__(self, call: Call) -> None:
+        self.handle = call.handle
+        self.slot = call.slot
+        self.limits = limits.CallLimits(*call.limits)
+        cap = self.limits.output_bytes * limits.OUTPUT_FACTOR
+        self.out_fd = _memory_file(cap)
+        self.err_fd = _memory_file(cap)
+        is_code = isinstance(call.payload, str)
+        self.value_fd = _memory_file(harness.VALUE_BYTES + 1 if is_code else _VERDICT_BYTES)
+        self.pid = self.pidfd = -1
+        self.reason = ""
+        self.started = self.base_wall = time.monotonic()
+        self.base_cpu = 0.0
+        self.num_answered = 0
+        self.next_check = self.started
+
+
+class Zygote(NamedTuple):
+    """What does not change while it serves."""
+
+    control_fd: int
+    pid_namespace: int
+    confinement: isolation.Confinement
+    first_user_id: int
+    bytes: int
+    """Address space before any call."""
+    started_page: mmap.mmap
+    """One byte per slot, shared with children: set when a child is shut in and will run."""
+    null_fd: int
+    poller: select.epoll
+
+
+def main(arguments: list[str]) -> None:
+    """Warms the tier up, says `ready`, then serves until the daemon goes."""
+    entry = isolation.Entry(*json.loads(arguments[0]))
+    tiers.preload(entry.tier)
+    harness.warm_up()
+    _forget_start(entry)
+    zygote = _prepare(entry, int(arguments[1]))
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    if limits.num_threads() != 1:
+        raise SystemExit(f"zygote {entry.tier}: {limits.num_threads()} threads, expected 1")
+    _send(zygote.control_fd, ("ready", sorted(tiers.loaded())))
+    _serve(zygote)
+
+
+def _forget_start(entry: isolation.Entry) -> None:
+    """Removes what only the start needed: environment, import path, own code."""
+    os.environ.clear()
+    sys.argv = [""]
+    if entry.rung != "D":
+        if entry.tier != "verify":
+            sys.path.pop(0)
+        kernel.unmount(f"{root.CODE}/infra/sandbox")
+
+
+def _prepare(entry: isolation.Entry, pid_namespace: int) -> Zygote:
+    limits.limit_zygote()
+    if entry.rung == "D":
+        kernel.process_control(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    os.set_blocking(entry.control_fd, True)
+    poller = select.epoll()
+    poller.register(entry.control_fd, select.EPOLLIN)
+    tmpfs = f"size={limits.TMPFS_BYTES},nr_inodes={limits.TMPFS_INODES},mode=1777"
+    confinement = isolation.Confinement(entry.rung, entry.with_proc, seccomp.build_filter(), tmpfs)
+    return Zygote(
+        control_fd=entry.control_fd,
+        pid_namespace=pid_namespace,
+        confinement=confinement,
+        first_user_id=entry.first_user_id,
+        bytes=limits.address_space_bytes(),
+        started_page=mmap.mmap(-1, mmap.PAGESIZE),
+        null_fd=os.open("/dev/null", os.O_RDONLY),
+        poller=poller,
+    )
+
+
+def _serve(zygote: Zygote) -> NoReturn:
+    running: dict[int, Running] = {}
+    while True:
+        for fd, _ in zygote.poller.poll(_seconds_to_next_check(running)):
+            if fd == zygote.control_fd:
+                _obey(zygote, _receive(fd), running)
+            elif fd in running:
+                _finish(zygote, running.pop(fd))
+        now = time.monotonic()
+        for call in running.values():
+            if call.next_check <= now and not call.reason:
+                _check_limits(call, now)
+
+
+def _seconds_to_next_check(running: dict[int, Running]) -> float | None:
+    if not running:
+        return None
+    return max(0.0, min(call.next_check for call in running.values()) - time.monotonic())
+
+
+def _obey(zygote: Zygote, message: tuple, running: dict[int, Running]) -> None:
+    if message[0] == "kill":
+        for call in running.values():
+            if call.handle == message[1]:
+                _kill(call, "cancelled")
+        return
+    call = Call(*message[1:])
+    try:
+        started = _start(zygote, call)
+    except OSError as error:
+        _send(zygote.control_fd, _infra_error(call.handle, f"the call did not start: {error}"))
+        return
+    running[started.pidfd] = started
+
+
+def _start(zygote: Zygote, call: Call) -> Running:
+    running = Running(call)
+    stdin_fd = _stdin_file(call.stdin) if call.stdin else zygote.null_fd
+    zygote.started_page[call.slot] = 0
+    try:
+        is_namespaced = zygote.pid_namespace >= 0
+        if is_namespaced:
+            kernel.unshare(kernel.CLONE_NEWPID)
+        try:
+            running.pid = os.fork()
+            if running.pid == 0:
+                _become_call(zygote, call, running, stdin_fd)
+        finally:
+            if is_namespaced:
+                kernel.enter_namespace(zygote.pid_namespace, kernel.CLONE_NEWPID)
+    finally:
+        if stdin_fd != zygote.null_fd:
+            os.close(stdin_fd)
+        if running.pid <= 0:
+            _close(running)
+    running.pidfd = os.pidfd_open(running.pid)
+    zygote.poller.register(running.pidfd, select.EPOLLIN)
+    running.next_check = running.started + min(_POLL_SECONDS, running.limits.cpu_seconds)
+    return running
+
+
+def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) -> NoReturn:
+    try:
+        for source, target in (
+            (stdin_fd, 0),
+            (running.out_fd, 1),
+            (running.err_fd, 2),
+            (running.value_fd, 3),
+        ):
+            os.dup2(source, target)
+        kernel.close_from(4)
+        limits.limit_call(running.limits, zygote.bytes)
+        isolation.confine(zygote.confinement, zygote.first_user_id + call.slot)
+        zygote.started_page[call.slot] = 1
+        zygote.started_page.close()
+        gc.enable()
+    except (OSError, ValueError) as error:
+        os.write(2, f"the call could not be shut in: {error}".encode())
+        os._exit(1)
+    if isinstance(call.payload, str):
+        harness.run_snippet(call.payload, 3, call.seed)
+    tiers.check_pairs(call.payload, 3)
+    os._exit(0)
+
+
+def _check_limits(call: Running, now: float) -> None:
+    """Kills a call that is over a limit, and says when to look at it next.
+
+    Where verdicts are streamed, each one that arrives starts the time limits anew.
+    """
+    used = limits.usage_of(call.pid)
+    num_answered = os.lseek(call.value_fd, 0, os.SEEK_CUR)
+    if num_answered != call.num_answered:
+        call.num_answered, call.base_cpu, call.base_wall = num_answered, used.cpu_seconds, now
+    cpu_left = call.limits.cpu_seconds - (used.cpu_seconds - call.base_cpu)
+    wall_left = call.limits.wall_seconds - (now - call.base_wall)
+    if used.memory_bytes > call.limits.memory_bytes:
+        _kill(call, "oom")
+    elif cpu_left <= 0:
+        _kill(call, "timeout_cpu")
+    elif wall_left <= 0:
+        _kill(call, "timeout_wall")
+    pause = min(_POLL_SECONDS, cpu_left, wall_left)
+    call.next_check = now + max(_SHORTEST_POLL_SECONDS, pause)
+
+
+def _kill(call: Running, reason: str) -> None:
+    call.reason = reason
+    signal.pidfd_send_signal(call.pidfd, signal.SIGKILL)
+    call.next_check = time.monotonic() + 3600.0
+
+
+def _finish(zygote: Zygote, call: Running) -> None:
+    zygote.poller.unregister(call.pidfd)
+    _, status, usage = os.wait4(call.pid, 0)
+    if zygote.pid_namespace < 0:
+        _kill_leftovers(call.pid)
+    rc = os.waitstatus_to_exitcode(status)
+    stdout, is_out_cut, is_out_full = _read_output(call.out_fd, call.limits.output_bytes)
+    stderr, is_err_cut, is_err_full = _read_output(call.err_fd, call.limits.output_bytes)
+    value, is_value_cut, _ = _read_output(call.value_fd, _VERDICT_BYTES)
+    kind = _status(call.reason, rc, is_full=is_out_full or is_err_full)
+    if not zygote.started_page[call.slot] and not call.reason:
+        kind = "infra_error"
+    outcome = Outcome(
+        handle=call.handle,
+        status=kind,
+        rc=rc,
+        stdout=stdout,
+        stderr=stderr,
+        value=value,
+        truncated=is_out_cut or is_err_cut or is_value_cut,
+        cpu_seconds=usage.ru_utime + usage.ru_stime,
+        wall_seconds=time.monotonic() - call.started,
+        max_rss=usage.ru_maxrss * 1024,
+    )
+    _close(call)
+    _send(zygote.control_fd, ("done", *outcome))
+
+
+def _status(reason: str, rc: int, *, is_full: bool) -> str:
+    if is_full:
+        return "output_limit"
+    if reason:
+        return reason
+    if rc == -signal.SIGKILL:  # not by us, and a call cannot kill its own pid 1
+        return "oom"
+    if rc < 0:
+        return "signal"
+    return "ok" if rc == 0 else "error"
+
+
+def _kill_leftovers(group: int) -> None:
+    """Rung D: what the call left running, by process group and as orphans adopted by us."""
+    for _ in range(100):
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        time.sleep(0.001)
+
+
+def _infra_error(handle: int, message: str) -> tuple:
+    return (
+        "done",
+        *Outcome(handle, "infra_error", -1, b"", message.encode(), b"", False, 0.0, 0.0, 0),
+    )
+
+
+def _memory_file(num_bytes: int) -> int:
+    """A memory file of fixed size: writing past its end fails, and its length is its offset."""
+    fd = os.memfd_create("output", _MEMFD)
+    os.ftruncate(fd, num_bytes)
+    fcntl(fd, _F_ADD_SEALS, _SEALS)
+    return fd
+
+
+def _stdin_file(text: str) -> int:
+    fd = os.memfd_create("input", _MEMFD)
+    data = memoryview(text.encode())
+    while data:
+        data = data[os.write(fd, data) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _read_output(fd: int, cap: int) -> tuple[bytes, bool, bool]:
+    """At most `cap` bytes; whether there was more; whether the file was filled to its end."""
+    length = os.lseek(fd, 0, os.SEEK_CUR)
+    if length <= 0:
+        return b"", False, False
+    size = os.fstat(fd).st_size
+    return os.pread(fd, min(length, cap, size), 0), length > cap, length >= size
+
+
+def _close(call: Running) -> None:
+    for fd in (call.out_fd, call.err_fd, call.value_fd, call.pidfd):
+        if fd >= 0:
+            os.close(fd)
+
+
+def _send(fd: int, message: tuple) -> None:
+    body = marshal.dumps(message)
+    data = memoryview(len(body).to_bytes(4, "big") + body)
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+def _receive(fd: int) -> tuple:
+    head = _read_exactly(fd, 4)
+    message: tuple = marshal.loads(_read_exactly(fd, int.from_bytes(head, "big")))
+    return message
+
+
+def _read_exactly(fd: int, num_bytes: int) -> bytes:
+    data = b""
+    while len(data) < num_bytes:
+        part = os.read(fd, num_bytes - len(data))
+        if not part:
+            os._exit(0)  # the daemon is gone
+        data += part
+    return data
