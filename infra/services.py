@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -125,24 +126,30 @@ def ensure_deployments(settings: Settings, api_url: str) -> BackgroundProcess:
         )
 
 
-def wait_for_deployment(process: BackgroundProcess, name: str) -> None:
-    """Returns when the server knows the deployment and the process lives; raises `ServiceError`."""
+def wait_for_deployment(settings: Settings, process: BackgroundProcess, name: str) -> None:
+    """Returns when this process serves the deployment; raises `ServiceError`."""
     deadline = time.monotonic() + START_LIMIT_SECONDS
-    url = f"{process.address}/deployments/name/{name}"
+    started = _deployments_file(settings).stat().st_mtime
     while time.monotonic() < deadline:
         if not is_running(process):
             raise ServiceError(
                 f"the process that serves deployments ended while it started; the end of "
                 f"{process.log_file}:\n{last_lines(Path(process.log_file))}"
             )
-        answer = _get_json(url)
-        if isinstance(answer, dict) and answer.get("status") == "READY":
+        if _last_polled(f"{process.address}/deployments/name/{name}") > started:
             return
         time.sleep(0.3)
     raise ServiceError(
-        f"deployment {name} did not appear within {START_LIMIT_SECONDS:.0f} s; see "
+        f"deployment {name} was not served within {START_LIMIT_SECONDS:.0f} s; see "
         f"{process.log_file}, then try: rstar2 down && rstar2 up"
     )
+
+
+def _last_polled(deployment_url: str) -> float:
+    """When a process last asked for runs of the deployment; 0.0 for never."""
+    answer = _get_json(deployment_url)
+    polled = answer.get("last_polled") if isinstance(answer, dict) else None
+    return datetime.fromisoformat(str(polled)).timestamp() if polled else 0.0
 
 
 def stop_deployments(settings: Settings) -> bool:

@@ -7,17 +7,13 @@ nothing about what a run computes: that is `rstar2.config`.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_API_URL = "http://127.0.0.1:4269/api"
-MAX_SOCKET_FOLDER = 64
-"""Bytes of a folder for unix sockets: the kernel takes paths under 108, the name needs the rest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,8 +22,6 @@ class Settings:
     """Folder of the checkout's pyproject.toml, or the working directory outside a checkout."""
     state_folder: Path
     """Pid files, logs, Prefect's database. `RSTAR2_STATE_FOLDER`, else the checkout's `.rstar2/`."""
-    socket_folder: Path
-    """Folder for unix sockets: `state_folder`, or a short hashed one where that path is too long."""
     api_url: str
     """Of the Prefect server: `PREFECT_API_URL`, else pyproject, else port 4269 here."""
     is_api_url_chosen: bool
@@ -58,7 +52,6 @@ def load_settings() -> Settings:
     return Settings(
         checkout=checkout,
         state_folder=state_folder,
-        socket_folder=_socket_folder(state_folder),
         api_url=chosen or _pyproject(checkout).get("api_url", DEFAULT_API_URL),
         is_api_url_chosen=bool(chosen),
         s3_endpoint=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
@@ -121,14 +114,3 @@ def _pyproject(folder: Path) -> dict[str, str]:
         "api_url": tree.get("tool", {}).get("prefect", {}).get("api", {}).get("url"),
     }
     return {key: value for key, value in found.items() if value}
-
-
-def _socket_folder(state_folder: Path) -> Path:
-    if len(os.fsencode(state_folder)) <= MAX_SOCKET_FOLDER:
-        return state_folder
-    digest = hashlib.sha256(os.fsencode(state_folder)).hexdigest()[:12]
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    parent = Path(runtime) if runtime and Path(runtime).is_dir() else Path(tempfile.gettempdir())
-    if len(os.fsencode(parent)) > MAX_SOCKET_FOLDER - 30:
-        parent = Path("/tmp")
-    return parent / f"rstar2-{os.getuid()}-{digest}"

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from flows.commands import gate
+from flows.commands.doctor import doctor
 from flows.commands.plan import plan
 from flows.commands.run import run
 from flows.commands.services import down, status, up
+from infra.sandbox.resident import SandboxError
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 ROOMS = frozenset({"flows", "tasks", "infra", "data_catalog", "rstar2"})
@@ -35,7 +37,7 @@ app = App(
 app.command(run, group="Recipe")
 app.command(plan, group="Recipe")
 app.command(gate.app)
-for service in (up, down, status):
+for service in (up, down, status, doctor):
     app.command(service, group="Services")
 
 
@@ -56,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
         return DONE
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, SandboxError) as error:
         return _report(error)
     return result if isinstance(result, int) else DONE
 
 
-def _report(error: ValueError | RuntimeError | OSError) -> int:
+def _report(error: Exception) -> int:
     """Prints an error that a person can act on; one of unknown origin is a bug and goes on up.
 
     Our own exceptions are such messages: a `ValueError` says that what was asked for is wrong, a

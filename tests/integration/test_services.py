@@ -25,7 +25,6 @@ def settings_at(folder: Path, port: int, *, is_chosen: bool = False) -> Settings
     return Settings(
         checkout=ROOT,
         state_folder=folder,
-        socket_folder=folder,
         api_url=f"http://127.0.0.1:{port}/api",
         is_api_url_chosen=is_chosen,
         s3_endpoint=None,
@@ -72,7 +71,6 @@ def test_a_remote_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     settings = Settings(
         checkout=ROOT,
         state_folder=tmp_path,
-        socket_folder=tmp_path,
         api_url="http://rstar2.invalid:4200/api",
         is_api_url_chosen=True,
         s3_endpoint=None,
@@ -85,7 +83,6 @@ def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
     settings = Settings(
         checkout=ROOT,
         state_folder=tmp_path,
-        socket_folder=tmp_path,
         api_url="4269",
         is_api_url_chosen=True,
         s3_endpoint=None,
@@ -153,7 +150,7 @@ def test_the_deployment_refuses_wrong_parameters_and_runs_the_recipe(
     settings: Settings, tmp_path: Path
 ) -> None:
     serving = services.ensure_deployments(settings, settings.api_url)
-    services.wait_for_deployment(serving, "rstar2/full-recipe")
+    services.wait_for_deployment(settings, serving, "rstar2/full-recipe")
     assert services.ensure_deployments(settings, settings.api_url) == serving
 
     run = ("deployment", "run", "rstar2/full-recipe")

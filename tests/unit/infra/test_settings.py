@@ -45,16 +45,6 @@ def test_the_environment_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert settings.is_api_url_chosen
 
 
-def test_sockets_get_a_short_folder_of_their_own_under_a_deep_checkout(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RSTAR2_STATE_FOLDER", "/srv/state")
-    assert load_settings().socket_folder == Path("/srv/state")
-    monkeypatch.setenv("RSTAR2_STATE_FOLDER", str(tmp_path / ("deep" * 30)))
-    assert len(str(load_settings().socket_folder)) <= 64
-    assert load_settings().socket_folder == load_settings().socket_folder
-
-
 def test_prefect_never_starts_a_temporary_server_nor_phones_home() -> None:
     variables = prefect_variables(load_settings(), "http://127.0.0.1:4269/api")
     assert variables["PREFECT_SERVER_EPHEMERAL_ENABLED"] == "false"
