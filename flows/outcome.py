@@ -19,6 +19,8 @@ from tasks.ledger import FINAL, Ledger, check_unchanged, num_dropped
 from tasks.promotion_answers import answered
 
 COLUMNS = ("after", "problems", "avg@k", "95 % interval", "truncated", "tokens", "attempts")
+LOG_WIDTH = 110
+"""Columns of the table where the output is no terminal."""
 EXIT_DONE, EXIT_FAILED, EXIT_WAITING = 0, 1, 3
 
 
@@ -83,6 +85,8 @@ def outcome_of(ledger: Ledger) -> Outcome:
 def print_outcome(outcome: Outcome) -> int:
     """Prints gates, filter and scores, and what to do next. Returns the exit code."""
     console = Console(soft_wrap=True, highlight=False)
+    if not console.is_terminal:
+        console = Console(soft_wrap=True, highlight=False, width=LOG_WIDTH)
     for result in outcome.stages:
         console.print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
     if outcome.filtered:

@@ -66,6 +66,8 @@ def prefect_variables(settings: Settings, api_url: str) -> dict[str, str]:
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
+        # Five tasks a step would each say that they finished; the step's own line says it all.
+        "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "WARNING",
     }
 
 
