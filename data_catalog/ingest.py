@@ -303,11 +303,12 @@ _ATTEMPTS = f"""
 select $manifest_id as manifest_id, $run as run, $stage as stage, $step as step,
     $purpose as purpose, $evaluation as evaluation, problem_id, rollout_id, reward, status, answer,
     verdict_reason, len(turns) as num_turns,
-    list_sum([len(t.tool_results) for t in turns]) as num_tool_calls,
-    list_sum([len([r for r in t.tool_results if r.status in ({_ERRORS})]) for t in turns])
-        as num_tool_errors,
-    list_sum([len(t.token_ids) for t in turns]) as num_sampled_tokens,
-    list_sum([len(t.token_ids) + len(t.observation_token_ids) for t in turns])
+    coalesce(list_sum([len(t.tool_results) for t in turns]), 0) as num_tool_calls,
+    coalesce(
+        list_sum([len([r for r in t.tool_results if r.status in ({_ERRORS})]) for t in turns]), 0
+    ) as num_tool_errors,
+    coalesce(list_sum([len(t.token_ids) for t in turns]), 0) as num_sampled_tokens,
+    coalesce(list_sum([len(t.token_ids) + len(t.observation_token_ids) for t in turns]), 0)
         as num_response_tokens,
     rollout_id in (select unnest($kept::varchar[])) as is_kept,
     list_max(flatten([[v.policy_version for v in t.policy_versions] for t in turns]))

@@ -83,3 +83,18 @@ create view results as
     select run, stage, evaluation, name, mean, low, high, num_problems, checkpoint
     from evaluations order by run, created_at, name;
 comment on view results is 'Every score with its interval, in order.';
+
+create macro trained_problems(checkpoint_uri) as table
+    with recursive ancestors as (
+        select checkpoint_uri as uri
+        union
+        select l.parent from lineage as l join ancestors as a on l.child = a.uri
+        where l.relation in ('trained on', 'continued from')
+    ),
+    batches as (
+        select distinct run, stage, step from artefacts join ancestors using (uri) where name = 'batch'
+    )
+    select d.run, d.stage, d.problem_id, min(d.step) as first_step, max(d.step) as last_step,
+        count(*) as num_trained
+    from draws as d join batches as b using (run, stage, step)
+    where d.outcome = 'trained' group by all order by all;

@@ -42,23 +42,33 @@ def make_rollouts(folder: Path, uri: str, groups: Sequence[Group]) -> ArtifactRe
     return make_ref("rollouts", uri)
 
 
+def make_problems(folder: Path, uri: str, problem_ids: Sequence[str]) -> ArtifactRef:
+    write_problems(folder / uri, [make_problem(problem_id) for problem_id in problem_ids])
+    return make_ref("problems", uri)
+
+
 def make_run_manifest(run: str = "demo", *, minute: int = 0) -> Manifest:
     values = {"profile": "laptop", "config_hash": "c0ffee", "config": '{"seed": 1}'}
     return Manifest(run=run, stage="", kind="run", created_at=at(minute), values=values)
 
 
 def make_problem_set(
-    folder: Path, stage: str, problem_ids: Sequence[str], *, run: str = "demo", minute: int = 1
+    folder: Path,
+    stage: str,
+    problem_ids: Sequence[str],
+    *,
+    run: str = "demo",
+    minute: int = 1,
+    quarantined: Sequence[Mapping[str, str]] = (),
 ) -> Manifest:
     uri = f"{run}/{stage}/problems.parquet"
-    write_problems(folder / uri, [make_problem(problem_id) for problem_id in problem_ids])
     return Manifest(
         run=run,
         stage=stage,
         kind="problems",
         created_at=at(minute),
-        parts={"problems": make_ref("problems", uri)},
-        values={"quarantined": []},
+        parts={"problems": make_problems(folder, uri, problem_ids)},
+        values={"quarantined": quarantined},
     )
 
 
@@ -178,7 +188,12 @@ def make_evaluation(
         stage="evaluation",
         kind="evaluation",
         created_at=at(minute),
-        parts={"rollouts": make_rollouts(folder, uri, groups)},
+        parts={
+            "rollouts": make_rollouts(folder, uri, groups),
+            "problems": make_problems(
+                folder, f"{run}/{name}/problems.parquet", [group.problem_id for group in groups]
+            ),
+        },
         values={
             "name": name,
             "checkpoint": make_ref("checkpoint", checkpoint),
