@@ -121,7 +121,9 @@ def ensure_deployments(settings: Settings, api_url: str) -> BackgroundProcess:
             pid_file=_deployments_file(settings),
             log_file=settings.log_folder / "deployments.log",
             folder=settings.checkout,
-            environment=child_environment(prefect_variables(settings, api_url)),
+            environment=child_environment(
+                {**prefect_variables(settings, api_url), "PREFECT_RUNNER_POLL_FREQUENCY": "3"}
+            ),
             address=api_url,
         )
 

@@ -114,7 +114,7 @@ def model_shape(model: ModelConfig) -> ModelShape:
     """Of the tiny model, or read from the folder's `config.json`."""
     if model.base == "tiny":
         return _tiny_shape(model.tiny)
-    path = Path(model.base) / "config.json"
+    path = _model_folder(model.base) / "config.json"
     try:
         return _folder_shape(json.loads(path.read_text()))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -122,6 +122,12 @@ def model_shape(model: ModelConfig) -> ModelShape:
             f"model.base = {model.base!r}: {path} could not be read ({error!r}): expected "
             "'tiny', or the folder of a Qwen3 or Llama model with its config.json"
         ) from None
+
+
+def _model_folder(base: str) -> Path:
+    """`shipped:NAME` is a folder beside the profiles; all else is a path."""
+    name = base.removeprefix("shipped:")
+    return Path(base) if name == base else Path(__file__).parent / "recipes" / name
 
 
 def _tiny_shape(tiny: TinyModel) -> ModelShape:
