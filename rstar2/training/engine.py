@@ -53,7 +53,6 @@ class TrainingEngine:
         self.model = model
         self.counters = Counters()
         self.optimizer = _adamw(model, optimizer)
-        fuse_norms(model)
         # No dropout: it would part the policy's logprobs from the engine's, and a resumed step
         # from the first.
         model.eval()
@@ -228,22 +227,6 @@ def sft_learning_rate(config: SftConfig, step: int) -> float:
     else:
         decay = min(1.0, (1.0 - progress) / 0.4)
     return config.learning_rate * _warmup(step, config.warmup_steps) * max(0.0, decay)
-
-
-def fuse_norms(model: nn.Module) -> None:
-    """Replaces the RMS norms of Qwen3 and Llama by torch's fused one, over the same weights.
-
-    Equal in float32 to rounding, and about a sixth of a small model's step on a CPU. In lower
-    precision the two round differently, so such a model keeps its own.
-    """
-    for name, module in list(model.named_modules()):
-        is_norm = type(module).__name__ in ("Qwen3RMSNorm", "LlamaRMSNorm")
-        if not is_norm or module.weight.dtype != torch.float32:
-            continue
-        fused = nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon, device="meta")
-        fused.weight = module.weight
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, fused)
 
 
 def _adamw(model: nn.Module, config: OptimizerConfig | SftConfig) -> torch.optim.AdamW:

@@ -9,10 +9,12 @@ import torch
 from pydantic import ValidationError
 from rollout_builders import make_group, make_rollout, make_sample
 
+from rstar2.advantage import group_advantages
 from rstar2.batching import build_samples, micro_batches, split_updates
 from rstar2.config import ConfigError, OptimizerConfig, TinyModel, TrainerConfig, load_config
 from rstar2.roc import penalties, resample_on_correct
 from rstar2.training.engine import TrainingEngine
+from rstar2.training.logprobs import token_logprobs
 from rstar2.training.weights import build_tiny_model
 from rstar2.types import Batch, Group, ToolResult, ToolStatus, Turn
 
@@ -138,3 +140,21 @@ def test_g23_each_of_128_samples_keeps_its_own_reward() -> None:
     samples = build_samples(kept)
     assert len(samples) == 128
     assert [s.rollout_id for s in samples if s.advantage > 0] == [f"p{p}/{p:02d}" for p in range(8)]
+
+
+def test_g11_rewards_that_differ_by_rounding_do_not_blow_up() -> None:
+    """The lesson of the leave-one-out row: a floor lies under the deviation."""
+    assert max(map(abs, group_advantages([0.35] * 7 + [0.35000000000000003]))) < 1e-6
+    assert max(map(abs, group_advantages([0.35] * 7 + [0.0]))) < 3.0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_g18_ratios_are_one_at_step_zero_at_the_sampling_temperature(temperature: float) -> None:
+    ids = torch.tensor([[1, 7, 3, 9, 4, 2, 8, 5]])
+    mask = torch.tensor([[False, False, True, True, True, False, True, True]])
+    with torch.no_grad():
+        logits = build_tiny_model(TINY, seed=0)(ids).logits[0, :-1] / temperature
+    sampled = [0.0, *logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0].tolist()]
+    trained = token_logprobs(build_tiny_model(TINY, seed=0), ids, mask, temperature=temperature)
+    ratio = (trained[mask] - torch.tensor([sampled])[mask]).exp()
+    assert float((ratio - 1.0).detach().abs().max()) < 1e-4

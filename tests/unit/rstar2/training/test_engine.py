@@ -14,7 +14,6 @@ from rstar2.config import OptimizerConfig, SftConfig, TinyModel, TrainerConfig
 from rstar2.training.engine import (
     TrainingEngine,
     TrainingStoppedError,
-    fuse_norms,
     make_block,
     sft_learning_rate,
 )
@@ -332,14 +331,6 @@ def test_cosine_falls_to_zero_and_warm_up_comes_first() -> None:
     assert sft_learning_rate(config, 0) == pytest.approx(0.1)
     assert sft_learning_rate(config, 50) == pytest.approx(0.5)
     assert sft_learning_rate(config, 100) == pytest.approx(0.0)
-
-
-def test_fused_norms_keep_logits_and_weights() -> None:
-    plain, fused = build_tiny_model(TINY, seed=1), build_tiny_model(TINY, seed=1)
-    fuse_norms(fused)
-    ids = torch.tensor([[1, 2, 3, 4, 5, 6]])
-    assert list(plain.state_dict()) == list(fused.state_dict())
-    torch.testing.assert_close(plain(ids).logits, fused(ids).logits, atol=1e-5, rtol=0)
 
 
 def test_advantages_of_an_equal_group_train_nothing() -> None:
