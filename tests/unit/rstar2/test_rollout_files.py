@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from rollout_builders import make_group, make_rollout, make_sample, make_turn
 
+from rstar2.parquet import ParquetFileError
 from rstar2.rollout_files import (
-    RolloutFileError,
     read_batch,
     read_problems,
     read_rollouts,
@@ -174,18 +174,18 @@ def test_a_failed_write_leaves_the_old_file_and_no_partial_one(tmp_path: Path) -
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RolloutFileError, match="no such file"):
+    with pytest.raises(ParquetFileError, match="no such file"):
         read_batch(tmp_path / "absent")
 
 
 def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     write_rollouts(tmp_path / "a", [make_group([1.0])])
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:100])
-    with pytest.raises(RolloutFileError, match="not a readable Parquet file"):
+    with pytest.raises(ParquetFileError, match="not a readable Parquet file"):
         read_rollouts(tmp_path / "a")
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     write_problems(tmp_path / "a", ())
-    with pytest.raises(RolloutFileError, match="holds 'problems', expected 'rollouts'"):
+    with pytest.raises(ParquetFileError, match="holds 'problems', expected 'rollouts'"):
         read_rollouts(tmp_path / "a")
