@@ -21,7 +21,7 @@ Logprobs = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
-def read_only(values: object, dtype: type[np.generic]) -> NDArray:  # type: ignore[type-arg]
+def read_only(values: object, dtype: type[np.generic]) -> NDArray:
     """A read-only array of `dtype`: the form in which every array of a noun is held."""
     array = np.array(values, dtype=dtype)
     array.setflags(write=False)
