@@ -5,7 +5,8 @@ answer and to the policy's alike:
 
 - Numbers are exact: 0.5 is 1/2 and 5.0 is 5, but 0.333333 is not 1/3. Thousands may be grouped by
   commas or spaces. Ordinals (`5^{th}`) are not numbers.
-- A unit or currency sign is dropped where one side has none; two different units are different.
+- A unit, a currency sign or the base of a numeral (`27_8`) is dropped where one side has none; two
+  different units are different, and no unit is converted.
 - A percent sign is a unit or a factor 1/100, whichever fits, where one side has none: 50% is 50
   and is 0.5. Two percentages are compared as they stand.
 - A word that the gold answer does not have (other than a known unit) makes an answer wrong: the box
@@ -47,6 +48,7 @@ _TEXT = re.compile(
     r"\{([^{}]*)\}"
 )
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}(?![A-Za-z(])")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}")
 _MATH_WORDS = frozenset(
     re.findall(
         "[a-z]+",
@@ -90,7 +92,9 @@ def clean(text: str) -> str:
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = re.sub(r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}", text)
     text = re.sub(r" {2,}", " ", text).strip()
-    while text.startswith("{") and text.endswith("}") and _closes_at_end(text):
+    for _ in range(MAX_NESTING):
+        if not (text.startswith("{") and text.endswith("}") and _closes_at_end(text)):
+            break
         text = text[1:-1].strip()
     return text.removesuffix(".").strip()
 
@@ -105,7 +109,7 @@ def flatten(cleaned: str) -> str:
 
 def words(flat: str) -> list[str]:
     """Words of three letters and more that are neither mathematics nor units, in small letters."""
-    found = [word.lower() for word in _WORD.findall(flat)]
+    found = [word.lower() for word in _WORD.findall(_ENVIRONMENT.sub("", flat))]
     return [word for word in found if word not in _MATH_WORDS and _singular(word) not in _UNITS]
 
 
@@ -147,13 +151,24 @@ def fault(flat: str) -> str | None:
         return f"a number has more than {MAX_DIGITS} digits"
     if _nesting(flat) > MAX_NESTING:
         return f"brackets are nested deeper than {MAX_NESTING}"
-    if re.search(r"[0-9.] [0-9.]", flat) and read_number(flat) is None:
+    if re.search(r"(?<![_^\d.])[\d.]+ [\d.]", flat) and read_number(flat) is None:
         return "several numbers side by side"
     return None
 
 
+def split_unit(cleaned: str) -> tuple[str, str]:
+    """A cleaned text and the known unit that ends it as a text command, or an empty string."""
+    match = re.search(rf"{_TEXT.pattern}(\^\{{?[23]\}}?)?$", cleaned)
+    names = re.findall("[A-Za-z]+", match[1]) if match else []
+    names = [_singular(_SHORT_UNITS.get(name, name).lower()) for name in names]
+    if match is None or not names or not all(name in _UNITS for name in names):
+        return cleaned, ""
+    power = re.sub("[{}]", "", match[2] or "")
+    return cleaned[: match.start()].strip(), " ".join(names) + power
+
+
 def longest_digit_run(text: str) -> int:
-    return max((len(run) for run in re.findall(r"\d[\d, ]*", text)), default=0)
+    return max((len(run) for run in re.findall(r"\d+(?:[, ]\d{3})*", text)), default=0)
 
 
 def _read_value(match: re.Match[str]) -> Fraction | None:
@@ -171,7 +186,10 @@ def _exact(text: str) -> Fraction:
 
 
 def _read_unit(rest: str, *, with_any_unit: bool) -> str | None:
-    """The unit, singular, `degree` for the sign; None when it is no unit."""
+    """The unit, singular, `degree` for the sign, the base of a numeral; None when it is no unit."""
+    base = re.fullmatch(r"_\{?(\d+)\}?", rest)
+    if base is not None:
+        return f"base {base[1]}"
     if re.fullmatch(r"\^(?:\{ ?\\circ ?\}|\\circ)", rest):
         return "degree"
     plain = re.fullmatch(r"([A-Za-z]+(?:[ /.]+[A-Za-z]+)*\.?)(?:\^\{?[23]\}?)?", rest)

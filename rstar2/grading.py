@@ -65,10 +65,33 @@ def grade_mathematics(gold: str, answer: str) -> Verdict:
     verdict = grade_exact(gold, answer)
     if verdict is not None:
         return verdict
-    # Loads sympy and math-verify: half a second that the exact path must not pay.
-    from rstar2 import expressions
+    gold, answer = answers.clean(gold), answers.clean(answer)
+    (gold, gold_unit), (answer, unit) = answers.split_unit(gold), answers.split_unit(answer)
+    if unit and gold_unit and unit != gold_unit:
+        return _incorrect(f"the unit is {unit}, expected {gold_unit}")
+    return _grade_expressions(gold, answer)
 
-    return expressions.grade_expressions(answers.clean(gold), answers.clean(answer))
+
+def _grade_expressions(gold: str, answer: str) -> Verdict:
+    # They load sympy and math-verify: half a second that the exact path must not pay.
+    from rstar2 import equality, expressions
+
+    if expressions.is_too_large_text(answer) and not expressions.is_too_large_text(gold):
+        return _incorrect("the answer is too large to evaluate")
+    gold_tree, answer_tree = expressions.parse(gold), expressions.parse(answer)
+    if gold_tree is None or expressions.is_too_large(gold_tree):
+        return _undecided(f"the gold answer cannot be checked: {gold[:60]!r}")
+    if answer_tree is None:
+        return _incorrect("the answer cannot be read as mathematics")
+    if expressions.is_too_large(answer_tree):
+        return _incorrect("the answer is too large to evaluate")
+    if expressions.is_unfinished(answer_tree) and not expressions.is_unfinished(gold_tree):
+        return _incorrect("the answer is not worked out")
+    try:
+        is_same = equality.same(gold_tree, answer_tree)
+    except equality.SYMPY_ERRORS as error:
+        return _undecided(f"the comparison failed: {type(error).__name__}: {str(error)[:80]}")
+    return _correct("equal expressions") if is_same else _incorrect("different expressions")
 
 
 def _grade_text(gold: str, answer: str) -> Verdict | None:
@@ -79,7 +102,7 @@ def _grade_text(gold: str, answer: str) -> Verdict | None:
             same = choice[1] == gold
             return _correct("same choice") if same else _incorrect(f"choice {choice[1]}")
     gold_words, answer_words = answers.words(gold), answers.words(answer)
-    if re.fullmatch("[A-Za-z ]+", gold) and gold_words:
+    if re.fullmatch("[A-Za-z ]+", gold) and (gold_words or gold.lower() == "no"):
         same = gold.lower() == answer.lower()
         return _correct("same words") if same else _incorrect(f"expected the words {gold!r}")
     extra = [word for word in answer_words if word not in gold_words]
