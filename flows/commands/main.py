@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from flows.commands import gate
+from flows.commands import catalog, gate
 from flows.commands.doctor import doctor
+from flows.commands.grade import grade
 from flows.commands.plan import plan
 from flows.commands.run import run
 from flows.commands.services import down, status, up
@@ -37,6 +38,8 @@ app = App(
 app.command(run, group="Recipe")
 app.command(plan, group="Recipe")
 app.command(gate.app)
+app.command(catalog.app)
+app.command(grade)
 for service in (up, down, status, doctor):
     app.command(service, group="Services")
 
