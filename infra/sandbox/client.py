@@ -57,9 +57,12 @@ class _Pending:
 
 
 @contextlib.asynccontextmanager
-async def open_sandbox(config: SandboxConfig, state_dir: Path) -> AsyncIterator[Sandbox]:
+async def open_sandbox(
+    config: SandboxConfig, state_dir: Path, *, replace: bool = True
+) -> AsyncIterator[Sandbox]:
     """A sandbox whose daemon lives in `state_dir`: found, or started and left for the next user.
 
+    A daemon of other code or settings is replaced; with `replace=False` it is used as it is.
     Raises `SandboxError` where no daemon can be had, or none as isolated as `min_rung` asks.
     """
     if config.address != "auto":
@@ -70,7 +73,7 @@ async def open_sandbox(config: SandboxConfig, state_dir: Path) -> AsyncIterator[
                 f"a daemon's folder, which ends in /{resident.FOLDER}"
             )
         state_dir = folder.parent
-    health = await asyncio.to_thread(resident.ensure_daemon, state_dir, config, replace=True)
+    health = await asyncio.to_thread(resident.ensure_daemon, state_dir, config, replace=replace)
     sandbox = Sandbox(config, state_dir, rung=str(health["rung"]))
     await sandbox.connect()
     try:

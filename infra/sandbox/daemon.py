@@ -347,7 +347,12 @@ async def _try_rung(warm: Warm) -> ZygoteProcess:
     zygote = await start_zygote(warm, "tiny")
     done: asyncio.Future[tuple] = asyncio.get_running_loop().create_future()
     zygote.on_message = done.set_result
-    zygote.on_death = lambda _: done.done() or done.set_exception(ZygoteError("it died"))
+
+    def died(_: ZygoteProcess) -> None:
+        if not done.done():
+            done.set_exception(ZygoteError("its interpreter died in a trial call"))
+
+    zygote.on_death = died
     zygote.send(("run", 0, 0, "1 + 1", "", 0, (5.0, 30.0, 256 << 20, 4096)))
     outcome = await done
     if outcome[2] != "ok" or outcome[6] != b"2":

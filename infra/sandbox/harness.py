@@ -15,11 +15,12 @@ import linecache
 import os
 import random
 import sys
+import threading
 import time
 import traceback
 import types
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 FILENAME = "<snippet>"
 GRACE_SECONDS = 0.1
@@ -43,6 +44,7 @@ _clock = time.monotonic
 _repr, _len, _bytes, _str, _type, _isinstance = repr, len, bytes, str, type, isinstance
 _compile, _exec, _eval = compile, exec, eval
 _format_exception = traceback.format_exception
+_join_threads = threading._shutdown  # type: ignore[attr-defined]
 _run_exit_functions = atexit._run_exitfuncs
 _stdout, _stderr = sys.stdout, sys.stderr
 _BaseException, _SystemExit, _OSError = BaseException, SystemExit, OSError
@@ -83,12 +85,16 @@ def _run(code: str, value_fd: int, seed: int) -> int:
 
 
 def _seed(seed: int) -> None:
+    """Seeds what draws random numbers, and sees to forks that the snippet makes itself."""
     random.seed(seed)
+    os.register_at_fork(after_in_child=threading._after_fork)  # type: ignore[attr-defined]
+    os.register_at_fork(after_in_child=lambda: random.seed(seed + _getpid()))
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed(seed & 0xFFFFFFFF)
         # `default_rng()` without a seed asks this function for entropy.
-        sys.modules["numpy.random.bit_generator"].randbits = random.Random(seed).getrandbits  # type: ignore[attr-defined]
+        entropy = sys.modules["numpy.random.bit_generator"].__dict__
+        entropy["randbits"] = random.Random(seed).getrandbits
 
 
 def _new_main() -> dict[str, object]:
@@ -100,15 +106,13 @@ def _new_main() -> dict[str, object]:
 
 def _evaluate(code: str, namespace: dict[str, object]) -> object:
     """The value of the last expression, or None: also where the source ends with a semicolon."""
-    tree = _compile(code, FILENAME, "exec", ast.PyCF_ONLY_AST | _AWAIT, dont_inherit=True)
-    last: ast.Expr | None = None
-    if tree.body and _isinstance(tree.body[-1], ast.Expr):
-        last = tree.body.pop()
+    tree = ast.parse(code, FILENAME)
+    last = tree.body.pop() if tree.body and _isinstance(tree.body[-1], ast.Expr) else None
     body = _compile(tree, FILENAME, "exec", _AWAIT, dont_inherit=True)
     flags = body.co_flags & _FUTURE_FLAGS | _AWAIT
     tail = None
     if last is not None:
-        expression = ast.Expression(last.value)
+        expression = ast.Expression(last.value)  # type: ignore[attr-defined]
         tail = _compile(expression, FILENAME, "eval", flags, dont_inherit=True)
     if (body.co_flags | (tail.co_flags if tail else 0)) & _COROUTINE:
         value = _evaluate_awaiting(body, tail, namespace)
@@ -130,7 +134,7 @@ def _evaluate_awaiting(
             if part is not None:
                 value = _eval(part, namespace)
                 if part.co_flags & _COROUTINE:
-                    value = await value  # type: ignore[misc]
+                    value = await value
         return value if tail is not None else None
 
     return asyncio.run(run())
@@ -144,11 +148,11 @@ def _show(value: object, value_fd: int) -> None:
 
 
 def _exit_status(stop: SystemExit) -> int:
-    code = stop.code
+    code: Any = stop.code
     if code is None:
         return 0
-    if _type(code) is int:
-        return code & 0xFF
+    if _isinstance(code, int):
+        return int(code) & 0xFF
     _stderr.write(_str(code) + "\n")
     return 1
 
@@ -176,9 +180,7 @@ def _without_harness(parts: list[str]) -> Iterator[str]:
 
 def _finish(status: int) -> int:
     """What the interpreter does at its end: threads, exit functions, buffers."""
-    threading = sys.modules.get("threading")
-    if threading is not None:
-        threading._shutdown()  # type: ignore[attr-defined]
+    _join_threads()
     _run_exit_functions()
     for stream in (_stdout, _stderr, sys.stdout, sys.stderr):
         try:

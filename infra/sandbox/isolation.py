@@ -33,6 +33,7 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
+    "LD_BIND_NOW": "1",  # else every child resolves the same symbols again
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
 }
@@ -63,8 +64,7 @@ class Confinement(NamedTuple):
 
     rung: Rung
     with_proc: bool
-    program: bytes
-    """The seccomp filter."""
+    filter: kernel.Filter
     tmpfs: str
     """Mount options of the call's folder."""
 
@@ -118,8 +118,11 @@ def _enter_user_namespace() -> None:
 
 def _execute_zygote(entry: Entry, executable: str, *, pid_namespace: int) -> None:
     code = entry.project if entry.rung == "D" else root.CODE
-    start = f"import sys; sys.path.insert(0, {code!r}); from infra.sandbox import zygote; "
-    start += "zygote.main(sys.argv[1:])"
+    start = (
+        f"import sys; sys.path.insert(0, {code!r}); "
+        "from infra.sandbox import tiers; tiers.import_common(); "
+        "from infra.sandbox import zygote; zygote.main(sys.argv[1:])"
+    )
     arguments = [json.dumps([*entry]), str(pid_namespace)]
     environment = ENVIRONMENT | {"LD_LIBRARY_PATH": f"{root.PREFIX}/lib"}
     null = os.open("/dev/null", os.O_RDWR)
@@ -149,4 +152,4 @@ def confine(confinement: Confinement, user_id: int) -> None:
     else:
         os.setsid()
     kernel.process_control(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.install_filter(confinement.program)
+    confinement.filter.install()

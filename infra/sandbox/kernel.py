@@ -131,12 +131,19 @@ def process_control(option: int, *arguments: int) -> None:
     _check(_prctl(option, *padded), f"prctl {option}")
 
 
-def install_filter(program: bytes) -> None:
-    """Installs a seccomp program for this process and all it will start; needs no_new_privs."""
-    buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = _SockFprog(len(program) // 8, ctypes.addressof(buffer))
-    result = _prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(fprog), 0, 0)
-    _check(result, "seccomp")
+class Filter:
+    """A seccomp program, laid out once so that a child installs it with one call."""
+
+    __slots__ = ("_address", "_buffer", "_program")
+
+    def __init__(self, program: bytes) -> None:
+        self._buffer = ctypes.create_string_buffer(program, len(program))
+        self._program = _SockFprog(len(program) // 8, ctypes.addressof(self._buffer))
+        self._address = ctypes.addressof(self._program)
+
+    def install(self) -> None:
+        """For this process and all it will start; needs no_new_privs."""
+        _check(_prctl(PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._address, 0, 0), "seccomp")
 
 
 def set_personality(flags: int) -> int:

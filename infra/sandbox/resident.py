@@ -35,7 +35,7 @@ STOP_SECONDS = 10.0
 _ASK_SECONDS = 10.0
 
 
-class SandboxError(Exception):
+class SandboxError(RuntimeError):
     """The sandbox cannot be used. The message says why and what to do."""
 
 

@@ -38,10 +38,18 @@ def tier_of(code: str) -> str:
     return "numpy" if _NUMPY.search(code) else "tiny"
 
 
+def import_common() -> None:
+    """Imports what every tier holds. Called before anything else is imported: see `_ignore`."""
+    register, os.register_at_fork = os.register_at_fork, _ignore
+    try:
+        for name in _TINY_MODULES:
+            importlib.import_module(name)
+    finally:
+        os.register_at_fork = register
+
+
 def preload(tier: str) -> None:
     """Imports and exercises what the tier promises. `full` takes scipy only where installed."""
-    for name in _TINY_MODULES:
-        importlib.import_module(name)
     if tier in ("numpy", "sympy", "full"):
         for name in _NUMPY_MODULES:
             importlib.import_module(name)
@@ -55,6 +63,11 @@ def preload(tier: str) -> None:
             importlib.import_module(name)
     if tier == "verify":
         _warm_verifier()
+
+
+def _ignore(**_: object) -> None:
+    """In place of `os.register_at_fork`: `random` and `threading` would work in every child of the
+    zygote, at a third of what its fork costs. The harness does what a call needs of it."""
 
 
 def loaded() -> list[str]:

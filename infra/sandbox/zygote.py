@@ -133,7 +133,9 @@ def _prepare(entry: isolation.Entry, pid_namespace: int) -> Zygote:
     poller = select.epoll()
     poller.register(entry.control_fd, select.EPOLLIN)
     tmpfs = f"size={limits.TMPFS_BYTES},nr_inodes={limits.TMPFS_INODES},mode=1777"
-    confinement = isolation.Confinement(entry.rung, entry.with_proc, seccomp.build_filter(), tmpfs)
+    confinement = isolation.Confinement(
+        entry.rung, entry.with_proc, kernel.Filter(seccomp.build_filter()), tmpfs
+    )
     return Zygote(
         control_fd=entry.control_fd,
         pid_namespace=pid_namespace,
@@ -168,9 +170,9 @@ def _seconds_to_next_check(running: dict[int, Running]) -> float | None:
 
 def _obey(zygote: Zygote, message: tuple, running: dict[int, Running]) -> None:
     if message[0] == "kill":
-        for call in running.values():
-            if call.handle == message[1]:
-                _kill(call, "cancelled")
+        for found in running.values():
+            if found.handle == message[1]:
+                _kill(found, "cancelled")
         return
     call = Call(*message[1:])
     try:
