@@ -1,4 +1,4 @@
-"""One contract for both stores; what only a folder or only a server can do wrong comes after."""
+"""One contract for both stores; what only a folder can do wrong comes after."""
 
 from __future__ import annotations
 
@@ -6,45 +6,14 @@ import errno
 import os
 import subprocess
 import sys
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Barrier, Thread
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
-from s3_faults import Fault, faulty_proxy
+from s3_servers import BUCKET
 
 from infra.object_store import ObjectStore, StoreError, explain_os_error, open_store
 from infra.object_store_folder import sweep
-
-BUCKET = "rstar2-tests"
-
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture
-def s3_environment(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_endpoint,
-        "AWS_ACCESS_KEY_ID": "test-key-id",
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    boto3.client("s3", endpoint_url=s3_endpoint).create_bucket(Bucket=BUCKET)
-    return s3_endpoint
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -53,15 +22,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
         return open_store(str(tmp_path / "store"))
     request.getfixturevalue("s3_environment")
     return open_store(f"s3://{BUCKET}/{tmp_path.name}", cache=tmp_path / "cache")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "checkpoint"
-    (root / "sub").mkdir(parents=True)
-    (root / "config.json").write_text("{}")
-    (root / "sub" / "weights.bin").write_bytes(b"\x00\x01")
-    return root
 
 
 def test_bytes_come_back_with_their_hash(store: ObjectStore) -> None:
@@ -289,134 +249,3 @@ def test_a_store_whose_root_is_a_file_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="the storage failed"):
         open_store(str(tmp_path / "file")).put_bytes("a", b"")
-
-
-OpenThrough = Callable[[Fault], ObjectStore]
-
-
-@pytest.fixture
-def open_through(
-    s3_environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[OpenThrough]:
-    """Opens a store whose requests pass a faulty proxy."""
-    with ExitStack() as stack:
-
-        def run(fault: Fault) -> ObjectStore:
-            endpoint = stack.enter_context(faulty_proxy(s3_environment, fault))
-            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-            return open_store(f"s3://{BUCKET}/{tmp_path.name}", cache=tmp_path / "cache")
-
-        yield run
-
-
-def test_the_winner_of_a_conditional_write_knows_it_though_the_reply_was_lost(
-    open_through: OpenThrough,
-) -> None:
-    dropped: list[str] = []
-
-    def lose_first_reply(request: BaseHTTPRequestHandler) -> str | None:
-        if request.command == "PUT" and not dropped:
-            dropped.append(request.path)
-            return "drop"
-        return None
-
-    store = open_through(lose_first_reply)
-    assert store.put_if_absent("manifest.json", b"mine")
-    assert dropped
-    assert not store.put_if_absent("manifest.json", b"mine")
-
-
-def test_the_probe_finds_a_server_that_ignores_conditions(open_through: OpenThrough) -> None:
-    def ignore_conditions(request: BaseHTTPRequestHandler) -> None:
-        del request.headers["If-None-Match"]
-        del request.headers["If-Match"]
-
-    with pytest.raises(StoreError, match="ignores conditional writes"):
-        open_through(ignore_conditions).probe()
-
-
-@pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
-def test_refused_credentials_are_explained_without_showing_them(
-    open_through: OpenThrough, code: str, tmp_path: Path
-) -> None:
-    store = open_through(lambda request: code)
-    (tmp_path / "file").write_text("x")
-    for action in (
-        lambda: store.put_bytes("a", b""),
-        lambda: store.put_file(tmp_path / "file", "a"),
-        lambda: store.list(),
-        lambda: store.exists("a"),
-    ):
-        with pytest.raises(StoreError, match="S3 refuses access") as caught:
-            action()
-        assert "AKIA" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_a_missing_bucket_is_named(s3_environment: str, tmp_path: Path) -> None:
-    store = open_store("s3://no-such-bucket/prefix", cache=tmp_path)
-    with pytest.raises(StoreError, match="no such bucket: no-such-bucket"):
-        store.put_bytes("a", b"")
-    with pytest.raises(StoreError, match="no such bucket"):
-        store.probe()
-
-
-def test_a_server_that_does_not_answer_is_explained(
-    s3_environment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # between boto3's ten attempts
-    store = open_store(f"s3://{BUCKET}", cache=tmp_path)
-    with pytest.raises(StoreError, match=r"S3 cannot be reached: http://127\.0\.0\.1:9"):
-        store.put_bytes("a", b"")
-
-
-def test_an_address_with_credentials_is_refused_without_showing_them() -> None:
-    with pytest.raises(StoreError, match="not an S3 address") as caught:
-        open_store("s3://AKIA123:secret@bucket/prefix")
-    assert "secret" not in str(caught.value)
-
-
-def test_a_broken_folder_upload_goes_on_where_it_was(
-    open_through: OpenThrough, folder: Path
-) -> None:
-    sent: list[str] = []
-    is_broken = [True]
-
-    def fault(request: BaseHTTPRequestHandler) -> str | None:
-        if request.command == "PUT":
-            if is_broken[0] and "weights.bin" in request.path:
-                return "InternalFailure"
-            sent.append(request.path.rsplit("/", 1)[-1])
-        return None
-
-    store = open_through(fault)
-    with pytest.raises(StoreError, match="InternalFailure"):
-        store.put_folder(folder, "checkpoint")
-    assert not store.exists("checkpoint")
-    is_broken[0] = False
-    store.put_folder(folder, "checkpoint")
-    assert sent == ["config.json", "weights.bin", "artefact.json"]
-
-
-def test_a_damaged_object_is_not_given_out(
-    s3_environment: str, tmp_path: Path, folder: Path
-) -> None:
-    store = open_store(f"s3://{BUCKET}/{tmp_path.name}", cache=tmp_path / "cache")
-    ref = store.put_folder(folder, "checkpoint")
-    boto3.client("s3").put_object(
-        Bucket=BUCKET, Key=f"{tmp_path.name}/checkpoint/config.json", Body=b"{]"
-    )
-    with pytest.raises(StoreError, match=r"checkpoint/config\.json' is damaged"):
-        store.local_path(ref)
-
-
-def test_a_large_file_is_sent_in_parts_and_comes_back_whole(
-    s3_environment: str, tmp_path: Path
-) -> None:
-    data = os.urandom(1 << 20) * 65
-    (tmp_path / "large").write_bytes(data)
-    store = open_store(f"s3://{BUCKET}/{tmp_path.name}", cache=tmp_path / "cache")
-    ref = store.put_file(tmp_path / "large", "large")
-    head = boto3.client("s3").head_object(Bucket=BUCKET, Key=f"{tmp_path.name}/large")
-    assert head["ETag"].endswith('-2"')
-    assert store.local_path(ref).read_bytes() == data

@@ -1,4 +1,4 @@
-"""A proxy between boto3 and a real S3 server that does one thing wrong."""
+"""For tests of S3: the bucket they use, and a proxy before the server that does one thing wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import urlsplit
+
+BUCKET = "rstar2-tests"
 
 Fault = Callable[[BaseHTTPRequestHandler], str | None]
 """Sees a request before it is forwarded and may change its headers. Returns `drop` to close the
