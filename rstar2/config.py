@@ -47,7 +47,7 @@ class TinyModel(Section):
 
 class ModelConfig(Section):
     base: str = "tiny"
-    """`tiny` (made from `tiny` and `seed`), or a folder that `transformers` loads."""
+    """`tiny` (made from `tiny` and `seed`), a folder that `transformers` loads, or `shipped:NAME`."""
     tiny: TinyModel = TinyModel()
     dtype: Literal["float32", "bfloat16"] = "float32"
 
@@ -339,6 +339,12 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> RecipeConfig:
         return RecipeConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(_explain(profile, error)) from None
+
+
+def base_folder(base: str) -> Path:
+    """The folder behind `model.base`: `shipped:NAME` lies beside the profiles."""
+    name = base.removeprefix("shipped:")
+    return _recipes() / name if name != base else Path(base)
 
 
 def resolved_json(config: RecipeConfig) -> str:

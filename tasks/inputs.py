@@ -10,8 +10,7 @@ import hashlib
 from pathlib import Path
 
 from data_catalog.sources import read_source
-
-from rstar2.config import ProblemsConfig, RecipeConfig
+from rstar2.config import ProblemsConfig, RecipeConfig, base_folder
 from tasks.ledger import LedgerError
 
 
@@ -23,10 +22,21 @@ def input_files(config: RecipeConfig) -> dict[str, str]:
 
 
 def check_sources(config: RecipeConfig) -> None:
-    """Reads every problem file once, so that a malformed row is reported before anything starts."""
+    """Reads every problem file and looks for the base model, before anything starts."""
+    check_base(config.model.base)
     for settings in config.stages.values():
         if settings.problems.source != "arithmetic":
             read_problem_file(settings.problems)
+
+
+def check_base(base: str) -> None:
+    """Raises `LedgerError` where the model that training starts from is not there."""
+    if base == "tiny" or (base_folder(base) / "config.json").is_file():
+        return
+    raise LedgerError(
+        f"model.base = {base!r}: no config.json in {base_folder(base)}; expected `tiny`, or a folder "
+        "that transformers loads (config.json, safetensors, tokenizer files)"
+    )
 
 
 def read_problem_file(settings: ProblemsConfig):  # type: ignore[no-untyped-def]

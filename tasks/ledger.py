@@ -175,12 +175,11 @@ def check_unchanged(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, s
     changes = config_difference(json.loads(known.values["config"]), config.model_dump(mode="json"))
     changes += config_difference(known.values["inputs"], dict(inputs))
     if changes:
-        fresh = "; for the demo: make demo FRESH=1" if ledger.run == "demo" else ""
         raise LedgerError(
             f"the run {ledger.run!r} was started with other settings:\n  "
             + "\n  ".join(changes)
             + "\nundo the change to go on with it, or start a new run with another name "
-            f"(--run NAME{fresh})"
+            "(--run NAME)"
         )
 
 

@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 
 from infra.rollout.pool import RolloutPool, open_pool
 from infra.sandbox.client import Sandbox, open_sandbox
-
 from infra.settings import load_settings
 from infra.trainer.base_model import load_tokenizer, model_folder_of
 from infra.trainer.local import LocalTrainer, open_trainer

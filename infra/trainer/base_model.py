@@ -9,11 +9,9 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from rstar2.config import RecipeConfig
+from rstar2.config import RecipeConfig, base_folder
 from rstar2.tiny_tokenizer import make_tiny_tokenizer
 from rstar2.training.weights import build_tiny_model, load_model, save_model
-
-SHIPPED = "shipped:"
 
 
 def make_base_model(folder: Path, config: RecipeConfig) -> None:
@@ -23,7 +21,7 @@ def make_base_model(folder: Path, config: RecipeConfig) -> None:
         model = build_tiny_model(config.model.tiny, config.seed)
         save_model(model, make_tiny_tokenizer(config.model.tiny.vocab_size), folder)
         return
-    source = _shipped(base) if base.startswith(SHIPPED) else Path(base)
+    source = base_folder(base)
     save_model(load_model(source, config.model.dtype), load_tokenizer(source), folder)
 
 
@@ -35,10 +33,3 @@ def model_folder_of(checkpoint: Path) -> Path:
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer of a model folder."""
     return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-
-
-def _shipped(base: str) -> Path:
-    """`shipped:NAME` is a folder beside the profiles."""
-    import rstar2.recipes
-
-    return Path(rstar2.recipes.__path__[0]) / base.removeprefix(SHIPPED)

@@ -1,0 +1,114 @@
+"""The ledger: what is committed is true once, and a run goes on only as it was started."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from infra.object_store import open_store
+from rstar2.config import load_config
+from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
+from tasks.ledger import Ledger, LedgerError, num_dropped, open_ledger, run_names, start_run
+from tasks.promotion_answers import answer, answered, held_stage
+
+CHECKPOINT = ArtifactRef(kind="checkpoint", uri="demo/rl-1/c", sha256="ab", num_bytes=3)
+
+
+def result(verdict: GateVerdict) -> StageResult:
+    gate = GateDecision(verdict=verdict, reason="because", evidence={"mean": 0.25, "steps": 8})
+    return StageResult(
+        stage="rl-1", checkpoint=CHECKPOINT, problem_set=None, last_step=8, gate=gate
+    )
+
+
+def new_ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger(open_store(str(tmp_path)), "demo")
+    start_run(ledger, load_config("smoke"), {})
+    return ledger
+
+
+def test_a_committed_manifest_is_found_by_the_next_process(tmp_path: Path) -> None:
+    new_ledger(tmp_path).commit("stage", stage="rl-1", values=asdict(result(GateVerdict.PROMOTE)))
+    assert Ledger(open_store(str(tmp_path)), "demo").stage_result("rl-1") == result(
+        GateVerdict.PROMOTE
+    )
+
+
+def test_a_fact_is_committed_only_once(tmp_path: Path) -> None:
+    first, second = new_ledger(tmp_path), Ledger(open_store(str(tmp_path)), "demo")
+    first.commit("step", stage="rl-1", step=1)
+    with pytest.raises(LedgerError, match="another process trains the run 'demo'"):
+        second.commit("step", stage="rl-1", step=1)
+
+
+def test_steps_come_in_order_however_many(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    for step in (2, 10, 1):
+        ledger.commit("step", stage="rl-1", step=step)
+    assert [manifest.step for manifest in ledger.steps("rl-1")] == [1, 2, 10]
+
+
+def test_a_run_continues_under_the_same_settings(tmp_path: Path) -> None:
+    start_run(new_ledger(tmp_path), load_config("smoke"), {})
+
+
+def test_other_settings_under_the_same_name_are_refused_with_the_difference(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"seed: 0 -> 3"):
+        start_run(new_ledger(tmp_path), load_config("smoke", ["seed=3"]), {})
+
+
+def test_another_problem_file_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger(open_store(str(tmp_path)), "demo")
+    start_run(ledger, load_config("smoke"), {"p.jsonl": "aaaa"})
+    with pytest.raises(LedgerError, match=r"p\.jsonl: 'aaaa' -> 'bbbb'"):
+        start_run(ledger, load_config("smoke"), {"p.jsonl": "bbbb"})
+
+
+def test_two_processes_do_not_own_one_run(tmp_path: Path) -> None:
+    with open_ledger(str(tmp_path), "demo"):
+        with pytest.raises(LedgerError, match="is being trained by another process"):
+            with open_ledger(str(tmp_path), "demo"):
+                pass
+
+
+def test_an_unknown_run_names_those_there_are(tmp_path: Path) -> None:
+    new_ledger(tmp_path)
+    store = open_store(str(tmp_path))
+    assert run_names(store) == ["demo"]
+    with pytest.raises(LedgerError, match=r"no run 'dmeo' in .*: expected one of demo"):
+        Ledger(store, "dmeo").config()
+
+
+def test_an_approved_hold_is_a_promotion_that_says_so(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    ledger.commit("stage", stage="rl-1", values=asdict(result(GateVerdict.HOLD)))
+    assert held_stage(ledger) == result(GateVerdict.HOLD)
+    gate = answer(ledger, "approve").gate
+    assert gate.verdict is GateVerdict.PROMOTE
+    assert gate.reason == "approved by a person; the gate had said: because"
+    assert held_stage(ledger) is None
+
+
+def test_a_rejected_hold_ends_the_run(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    ledger.commit("stage", stage="rl-1", values=asdict(result(GateVerdict.HOLD)))
+    assert answer(ledger, "reject").gate.verdict is GateVerdict.ABORT
+
+
+def test_only_a_hold_takes_an_answer(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    ledger.commit("stage", stage="rl-1", values=asdict(result(GateVerdict.PROMOTE)))
+    with pytest.raises(LedgerError, match="no stage of the run 'demo' waits"):
+        answer(ledger, "approve")
+    promoted = result(GateVerdict.PROMOTE)
+    assert answered(ledger, "rl-1", promoted) == promoted
+
+
+def test_dropped_problems_are_counted_from_the_verdicts(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    assert num_dropped(ledger) is None
+    verdicts = [{"decision": "drop"}, {"decision": "keep"}, {"decision": "keep"}]
+    ledger.commit("filter", stage="difficulty-filter", values={"verdicts": verdicts})
+    assert num_dropped(ledger) == (1, 3)
