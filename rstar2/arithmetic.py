@@ -9,6 +9,7 @@ of a question decides whether it may ever be trained on. Does not make SFT data 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +17,10 @@ from typing import Literal
 from rstar2.arithmetic_wordings import (
     KNOWN_CLAUSES,
     ONE_CALL,
+    OPENING,
     OPERATIONS,
+    RESULT,
+    THEN,
     TWO_CALL,
     UNSEEN_CLAUSES,
     draw_operands,
@@ -93,6 +97,12 @@ def to_problem(question: Question, split: Split) -> Problem:
         answer=str(answer(question)),
         source=_source(question.operations, split),
     )
+
+
+def clause_words(question: Question, index: int) -> str:
+    """The words of a clause before its first number: `multiply ` of `multiply 12 by 34`."""
+    clause = question.text.removeprefix(OPENING).split(THEN)[index]
+    return re.split(rf"\d|{RESULT}", clause)[0]
 
 
 def answer(question: Question) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2.arithmetic import Question, draw_question
+from rstar2.arithmetic import Question, clause_words, draw_question
 from rstar2.arithmetic_wordings import ONE_CALL, OPERATIONS, TWO_CALL
 from rstar2.chat import Chat, Message
 from rstar2.observation import format_observation
@@ -31,11 +31,10 @@ BUG_RATE = 0.25
 RETRY_RATE = 0.80
 SAME_PROGRAM_RATE = 0.85
 """Of the retries: the same program, mended; else another program."""
-REASON_RATE = 0.30
+REASON_RATE = 0.50
+"""A call is announced by the words of its clause. They name no program: that is drawn at random."""
 DOUBLED_ANSWER_RATE = 0.08
 MISSING_TAG_RATE = 0.03
-
-REASONS = ("Run it.", "Use python.")
 
 Conversation = tuple[Message, ...]
 
@@ -110,46 +109,53 @@ def _conversation(generator: random.Random) -> Conversation:
     kinds = TWO_CALL if two_clauses else [(name,) for name in ONE_CALL]
     question = draw_question(generator.choice(kinds), "train", generator)
     messages = [Message(role="user", content=question.text)]
-    value = _first_call(messages, question, generator)
+    value = _call(
+        messages,
+        question,
+        clause=0,
+        operands=tuple(map(str, question.numbers[:2])),
+        generator=generator,
+    )
     if value is not None and generator.random() < SECOND_CALL_RATE[len(question.operations)]:
         num_first = min(len(question.numbers), 2)
         operands = (value, *map(str, question.numbers[num_first:]))
-        value = _call(messages, operands, generator)
+        value = _call(messages, question, clause=1, operands=operands, generator=generator)
     messages.append(Message(role="assistant", content=_answer(value, generator)))
     return tuple(messages)
 
 
-def _first_call(
-    messages: list[Message], question: Question, generator: random.Random
-) -> str | None:
-    return _call(messages, tuple(map(str, question.numbers[:2])), generator)
-
-
 def _call(
-    messages: list[Message], operands: tuple[str, ...], generator: random.Random
+    messages: list[Message],
+    question: Question,
+    *,
+    clause: int,
+    operands: tuple[str, ...],
+    generator: random.Random,
 ) -> str | None:
     """Adds a call of a random program and what came of it, perhaps a failed one first.
 
     Returns what the tool printed, or None where it failed and was given up.
     """
+    reason = clause_words(question, min(clause, len(question.operations) - 1))
     programs = [op.name for op in OPERATIONS.values() if op.num_operands == len(operands)]
     name = generator.choice(programs)
     if generator.random() < BUG_RATE:
-        result = _add_call(messages, _with_bug(name, operands, generator), generator)
+        result = _add_call(messages, _with_bug(name, operands, generator), reason, generator)
         if result.status is ToolStatus.OK:
             return result.stdout.strip()
         if generator.random() >= RETRY_RATE:
             return None
         if generator.random() >= SAME_PROGRAM_RATE:
             name = generator.choice(programs)
-    result = _add_call(messages, _code(name, operands), generator)
+    result = _add_call(messages, _code(name, operands), reason, generator)
     return result.stdout.strip() if result.status is ToolStatus.OK else None
 
 
-def _add_call(messages: list[Message], code: str, generator: random.Random) -> ToolResult:
+def _add_call(
+    messages: list[Message], code: str, reason: str, generator: random.Random
+) -> ToolResult:
     call = json.dumps({"name": "python", "arguments": {"code": code}})
-    reason = f"<reason>{generator.choice(REASONS)}</reason>"
-    text = reason if generator.random() < REASON_RATE else ""
+    text = f"<reason>{reason}</reason>" if generator.random() < REASON_RATE else ""
     messages.append(Message(role="assistant", content=f"{text}<tool_call>{call}</tool_call>"))
     result = run_snippet(code)
     messages.append(Message(role="tool", content=format_observation(result, style="bare")))

@@ -7,6 +7,7 @@ from rstar2.arithmetic import (
     Question,
     answer,
     candidate_programs,
+    clause_words,
     generate_problems,
     parse_question,
 )
@@ -175,3 +176,9 @@ def test_stage_one_has_no_room_for_two_calls_and_stage_two_has(split, seed, shar
     limit_two = config.stages["rl-2"].max_response_tokens
     assert max(lengths[1]) <= limit_one < min(lengths[2]), (max(lengths[1]), min(lengths[2]))
     assert max(lengths[2]) <= limit_two
+
+
+def test_the_words_of_a_clause_end_before_its_first_number():
+    question = parse_question("Please multiply 58 by 70, then find the sum of the result and 42.")
+    assert clause_words(question, 0) == "multiply "
+    assert clause_words(question, 1) == "find the sum of "
