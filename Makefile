@@ -19,13 +19,13 @@ help: ## show this list
 setup: $(READY) ## create .venv (minutes, once; again when pyproject.toml changes)
 
 $(READY): pyproject.toml
-	@test -x $(BIN)/python || { \
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	  for python in python3.11 python3.12 python3.13 python3; do \
 	    $$python -c '$(NEEDED)' 2>/dev/null && break; python=; \
 	  done; \
 	  test -n "$$python" || { echo "rstar2 needs Python 3.11 (3.12 and 3.13 work too) with venv:"; \
 	    echo "  Debian, Ubuntu: apt install python3.11 python3.11-venv"; \
-	    echo "  macOS: brew install python@3.11      without root: pyenv install 3.11"; exit 1; }; \
+	    echo "  without root: pyenv install 3.11"; exit 1; }; \
 	  echo "creating $(VENV) with $$python"; $$python -m venv $(VENV); }
 	@echo "installing $(TORCH), then the rest (minutes, once)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check \

@@ -8,6 +8,7 @@ loads neither prefect nor torch.
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -64,6 +65,7 @@ def doctor(
 
 
 def _findings(config: RecipeConfig) -> Iterator[Finding]:
+    yield _system()
     yield _python()
     yield _cores(config)
     yield _memory()
@@ -77,6 +79,15 @@ def _findings(config: RecipeConfig) -> Iterator[Finding]:
 def _line(finding: Finding) -> str:
     remedy = f"\n{'':18}-> {finding.remedy}" if finding.remedy else ""
     return f"{finding.name:12} {finding.state:4} {finding.seen}{remedy}"
+
+
+def _system() -> Finding:
+    seen = " ".join(platform.uname()[i] for i in (0, 2, 4))
+    if sys.platform == "linux":
+        return Finding(name="system", state="ok", seen=seen)
+    return Finding(
+        name="system", state="bad", seen=seen, remedy="the sandbox needs Linux: use a container"
+    )
 
 
 def _python() -> Finding:

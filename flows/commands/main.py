@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from flows.commands import catalog, gate
+from flows.commands import catalog, gate, sandbox
 from flows.commands.doctor import doctor
 from flows.commands.grade import grade
 from flows.commands.plan import plan
@@ -40,6 +40,7 @@ app.command(plan, group="Recipe")
 app.command(gate.app)
 app.command(catalog.app)
 app.command(grade)
+app.command(sandbox.app)
 for service in (up, down, status, doctor):
     app.command(service, group="Services")
 

@@ -36,10 +36,10 @@ def test_light_groups_load_neither_prefect_nor_torch(name: str) -> None:
         "import sys, contextlib, io\n"
         "from flows.commands import main\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
-        f"    main(['{name}', '--help'])\n"
-        "print([m for m in ('prefect', 'torch', 'transformers') if m in sys.modules])"
+        f"    code = main(['{name}', '--help'])\n"
+        "print(code, [m for m in ('prefect', 'torch', 'transformers') if m in sys.modules])"
     )
-    assert _python("-c", program).stdout.strip() == "[]"
+    assert _python("-c", program).stdout.strip() == "0 []"
 
 
 def test_plan_loads_neither_prefect_nor_torch() -> None:
