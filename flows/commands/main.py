@@ -35,14 +35,8 @@ app = App(
     version=_version,
     help_format="plaintext",
 )
-app.command(run, group="Recipe")
-app.command(plan, group="Recipe")
-app.command(gate.app)
-app.command(catalog.app)
-app.command(grade)
-app.command(sandbox.app)
-for service in (up, down, status, doctor):
-    app.command(service, group="Services")
+for command in (run, plan, gate.app, catalog.app, up, down, status, doctor, grade, sandbox.app):
+    app.command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
