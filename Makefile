@@ -35,8 +35,9 @@ $(READY): pyproject.toml
 
 demo: setup ## the whole recipe on this machine, about ten minutes; FRESH=1 starts anew
 	@if [ -n "$(FRESH)" ] && [ -e runs/demo ]; then \
+	  flock -n runs/demo/.lock true || { echo "the demo is being trained: stop that first"; exit 1; }; \
 	  aside="runs-aside/$$(date +%Y%m%d-%H%M%S)"; mkdir -p "$$aside"; mv runs/demo "$$aside/"; \
-	  rm -f runs/catalog.duckdb; echo "the earlier demo is kept in $$aside"; fi
+	  echo "the earlier demo is kept: --storage $$aside"; fi
 	@$(BIN)/rstar2 run laptop --run demo || { code=$$?; \
 	  test $$code -ne 2 || echo "to set the old demo aside and start anew: make demo FRESH=1"; exit $$code; }
 
