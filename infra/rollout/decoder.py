@@ -1,14 +1,18 @@
 """The embedded engine's forward pass: Qwen3 and Llama by hand, over rows and a cache of slots.
 
-Reads the weights of a `transformers` model, never its code. A *row* is one token of one
-conversation: decoded tokens, prompts and observations are all fed as rows of the same pass, so a
-token's bits cannot depend on how it came in. Writes keys and values into a `KeyValueCache`.
+Reads arrays made by `model_weights`. A *row* is one token of one conversation: decoded tokens,
+prompts and observations are all rows of the same arithmetic, so a token's bits cannot depend on
+how it came in. Writes keys and values into a `KeyValueCache`.
 
 Bits of a row are those of any pass that contains it, because (measured, and checked at every start
 by `self_test`): matrix products see at least 16 rows, in multiples of 16; keys are padded to a
 multiple of 16; values are summed in blocks of 128 keys, since longer products are cut in halves
 whose border moves with the padding; every pass runs on one thread. Where elementwise kernels treat
 the last few elements apart, the multiple of 16 keeps their number at zero.
+
+Few calls and no copies, since at these sizes a call costs as much as what it computes: buffers and
+their views are kept by number of rows, norms' weights are folded into the products after them, and
+the constant under a norm's root rides along as one more column of the hidden state.
 
 Computes in float32 whatever the model's type. Does not sample and knows no conversations.
 """
@@ -28,12 +32,10 @@ KEY_BLOCK = 128
 FED_BLOCK = 64
 """Fed rows whose keys are gathered at once: bounds the copy."""
 ROTARY_CHUNK = 256
+NORM_COLUMNS = 16
+"""Added to the hidden state: the first holds sqrt(d * epsilon), the others keep rows aligned."""
 
 Indices = NDArray[np.int64]
-
-
-class UnsupportedModelError(ValueError):
-    """The embedded engine cannot run this model exactly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,24 +56,24 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """One block's weights; queries and keys have their rotary pairs side by side."""
+    """One block's weights, transposed for `mm`; rotary pairs of queries and keys side by side.
 
-    input_norm: torch.Tensor  # [d]
-    qkv: torch.Tensor  # [(H + 2 KV) hd, d]
-    qk_norm: torch.Tensor | None  # [H + KV, hd]; queries' part holds the 1/sqrt(hd)
-    output: torch.Tensor  # [H hd, d], transposed for addmm
-    mlp_norm: torch.Tensor  # [d]
-    gate_up: torch.Tensor  # [2 ff, d]
-    down: torch.Tensor  # [ff, d], transposed for addmm
+    `qkv` and `gate_up` hold the weights of the norm before them, times sqrt(d).
+    """
+
+    qkv: torch.Tensor  # [d, (H + 2 KV) hd]
+    qk_norm: torch.Tensor | None  # [H + KV, hd], times sqrt(hd); the queries' part over sqrt(hd)
+    output: torch.Tensor  # [H hd, d]
+    gate_up: torch.Tensor  # [d, 2 ff]
+    down: torch.Tensor  # [ff, d]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
     shape: Shape
-    embedding: torch.Tensor  # [V, d]
+    embedding: torch.Tensor  # [V, d + NORM_COLUMNS]
     layers: tuple[Layer, ...]
-    final_norm: torch.Tensor  # [d]
-    head: torch.Tensor  # [V, d]
+    head: torch.Tensor  # [d, V], with the final norm's weights, times sqrt(d)
     inverse_frequencies: torch.Tensor  # [hd / 2]
     rotary_scale: float
 
@@ -81,34 +83,48 @@ class KeyValueCache:
 
     def __init__(self, shape: Shape, *, num_slots: int, max_tokens: int) -> None:
         self.num_slots = num_slots
-        self.max_tokens = _round_up(max_tokens, KEY_MULTIPLE)
-        size = (shape.num_layers, num_slots + 1, shape.num_kv_heads, self.max_tokens)
+        self.max_tokens = round_up(max_tokens, KEY_MULTIPLE)
+        # A multiple, since padded batches read the slots that follow; one more for padding rows.
+        self.padding_slot = round_up(num_slots, ROW_MULTIPLE)
+        size = (self.padding_slot + 1, shape.num_kv_heads, self.max_tokens, shape.head_dim)
         # Zeros, not empty: a masked key's value is multiplied by 0, which must not meet a NaN.
-        self.keys = torch.zeros(*size, shape.head_dim)  # [layers, slots + 1, KV, T, hd]
-        self.values = torch.zeros(*size, shape.head_dim)
+        self.tensor = torch.zeros(shape.num_layers, 2, *size)  # [layers, 2, slots, KV, T, hd]
 
     def grown(self, shape: Shape, *, max_tokens: int) -> KeyValueCache:
         """A longer cache with the same conversations in the same slots."""
         longer = KeyValueCache(shape, num_slots=self.num_slots, max_tokens=max_tokens)
-        longer.keys[:, :, :, : self.max_tokens] = self.keys
-        longer.values[:, :, :, : self.max_tokens] = self.values
+        longer.tensor[..., : self.max_tokens, :] = self.tensor
         return longer
 
     def copy_slots(self, *, source: Indices, target: Indices, num_tokens: int) -> None:
         """Copies the first `num_tokens` of each source slot; sources are read before any write."""
-        read, written = torch.from_numpy(source), torch.from_numpy(target)
-        for tensor in (self.keys, self.values):
-            tensor[:, written, :, :num_tokens] = tensor[:, read, :, :num_tokens]
+        part = self.tensor[..., :num_tokens, :]
+        part[:, :, torch.from_numpy(target)] = part[:, :, torch.from_numpy(source)]
+
+    def indices(self, slots: Indices, positions: Indices) -> torch.Tensor:  # [R 2 KV]
+        """Where rows' keys, then values, stand in a layer's [2 slots KV T, hd]."""
+        _, _, num_slots, num_kv_heads, max_tokens, _ = self.tensor.shape
+        heads = np.arange(num_kv_heads, dtype=np.int64) * max_tokens
+        heads = np.concatenate([heads, heads + num_slots * num_kv_heads * max_tokens])
+        first = slots * (num_kv_heads * max_tokens) + positions
+        return torch.from_numpy((first[:, None] + heads).reshape(-1))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Rows:
-    """The tokens of one pass: first one for each of the slots 0 to `num_decoded` - 1, in order."""
+class _Buffers:
+    """What a pass over `num_rows` rows writes, and the views that its steps use."""
 
-    token_ids: Indices  # [n]
-    slots: Indices  # [n]
-    positions: Indices  # [n]
-    num_decoded: int
+    def __init__(self, shape: Shape, intermediate_size: int, num_rows: int) -> None:
+        num_heads, num_rotated = shape.num_heads, shape.num_heads + shape.num_kv_heads
+        heads = torch.zeros(num_rows, num_rotated + shape.num_kv_heads, shape.head_dim)
+        self.qkv = heads.flatten(1)  # [R, (H + 2 KV) hd]
+        self.rotated = heads[:, :num_rotated]  # [R, H + KV, hd]
+        pairs = heads.unflatten(-1, (-1, 2))
+        self.pairs = torch.view_as_complex(pairs)[:, :num_rotated]  # [R, H + KV, hd / 2]
+        self.query = heads[:, :num_heads]  # [R, H, hd]
+        self.key_value = heads[:, num_heads:]  # [R, 2 KV, hd]
+        self.mixed = torch.zeros(num_rows, num_heads * shape.head_dim)  # [R, H hd]
+        self.gate_up = torch.zeros(num_rows, 2 * intermediate_size)
+        self.gate, self.up = self.gate_up.chunk(2, dim=1)  # [R, ff] each
 
 
 class Decoder:
@@ -117,149 +133,133 @@ class Decoder:
     def __init__(self, weights: Weights, cache: KeyValueCache) -> None:
         self.weights = weights
         self.cache = cache
+        self._buffers: dict[int, _Buffers] = {}
         self._rotary = torch.empty(0, weights.shape.head_dim // 2, dtype=torch.complex64)
+        self._head_epsilon = torch.tensor(weights.shape.head_dim * weights.shape.epsilon)
 
-    def forward(self, rows: Rows) -> torch.Tensor:  # [num_decoded, V]
-        """Writes the rows' keys and values; returns the logits of the decoded rows."""
-        weights, shape = self.weights, self.weights.shape
-        num_rows = len(rows.token_ids)
-        token_ids, slots, positions = _pad_rows(rows, self.cache.num_slots)
-        rotary = self._rotary_table(positions)[:, None]  # [R, 1, hd / 2]
-        targets = _cache_indices(slots, positions, shape.num_kv_heads, self.cache.max_tokens)
-        masks = _Masks(positions[:num_rows], rows.num_decoded)
-        hidden = F.embedding(torch.from_numpy(token_ids), weights.embedding)  # [R, d]
-        mixed = hidden.new_zeros(len(token_ids), shape.num_heads * shape.head_dim)
-        for index, layer in enumerate(weights.layers):
-            query = self._project(index, layer, hidden, rotary=rotary, targets=targets)
-            self._attend(index, query, slots[:num_rows], masks=masks, out=mixed)
-            hidden = torch.addmm(hidden, mixed, layer.output)
-            normed = F.rms_norm(hidden, (shape.hidden_size,), layer.mlp_norm, shape.epsilon)
-            gate, up = F.linear(normed, layer.gate_up).chunk(2, dim=-1)
-            hidden = torch.addmm(hidden, F.silu(gate).mul_(up), layer.down)
-        return self._logits(hidden, rows.num_decoded)
+    def decode(self, token_ids: Indices, positions: Indices) -> torch.Tensor:  # [n, V]
+        """Feeds one token to each of the slots 0 to n - 1, in order; the logits that follow."""
+        num_rows = len(token_ids)
+        slots = np.arange(num_rows, dtype=np.int64)
+        hidden = self._pass(token_ids, slots, positions, is_decode=True)
+        return torch.mm(self._normed(hidden), self.weights.head)[:num_rows]
 
-    def _logits(self, hidden: torch.Tensor, num_decoded: int) -> torch.Tensor:
-        weights, shape = self.weights, self.weights.shape
-        kept = hidden[: _round_up(num_decoded, ROW_MULTIPLE)]
-        normed = F.rms_norm(kept, (shape.hidden_size,), weights.final_norm, shape.epsilon)
-        return F.linear(normed, weights.head)[:num_decoded]
+    def feed(self, token_ids: Indices, slots: Indices, positions: Indices) -> None:
+        """Feeds known tokens: any number for any slot, after those that stand before them."""
+        self._pass(token_ids, slots, positions, is_decode=False)
+
+    def _pass(
+        self, token_ids: Indices, slots: Indices, positions: Indices, *, is_decode: bool
+    ) -> torch.Tensor:  # [R, d + NORM_COLUMNS]
+        size = round_up(len(token_ids), ROW_MULTIPLE)
+        token_ids, positions = _padded(token_ids, size, 0), _padded(positions, size, 0)
+        targets = self.cache.indices(_padded(slots, size, self.cache.padding_slot), positions)
+        rotary = self._rotary_rows(positions)
+        attention = _Attention(self.weights.shape, self.cache, positions)
+        gathered = None if is_decode else _padded(slots, size, self.cache.padding_slot)
+        buffers = self._buffers_of(size)
+        hidden = F.embedding(torch.from_numpy(token_ids), self.weights.embedding)
+        state = hidden[:, : self.weights.shape.hidden_size]  # [R, d], a view
+        for index, layer in enumerate(self.weights.layers):
+            self._project(index, layer, hidden, buffers, rotary=rotary, targets=targets)
+            attention.mix(index, buffers.query, buffers.mixed, slots=gathered)
+            state.addmm_(buffers.mixed, layer.output)
+            torch.mm(self._normed(hidden), layer.gate_up, out=buffers.gate_up)
+            F.silu(buffers.gate, inplace=True).mul_(buffers.up)
+            state.addmm_(buffers.gate, layer.down)
+        return hidden
 
     def _project(
         self,
         index: int,
         layer: Layer,
         hidden: torch.Tensor,
+        buffers: _Buffers,
         *,
         rotary: torch.Tensor,
         targets: torch.Tensor,
-    ) -> torch.Tensor:  # [R, H, hd]
-        """The rotated queries; keys and values go to the cache."""
-        shape = self.weights.shape
-        num_rotated = shape.num_heads + shape.num_kv_heads
-        normed = F.rms_norm(hidden, (shape.hidden_size,), layer.input_norm, shape.epsilon)
-        qkv = F.linear(normed, layer.qkv).view(len(hidden), -1, shape.head_dim)
-        rotated = qkv[:, :num_rotated]
-        if layer.qk_norm is not None:
-            rotated = F.rms_norm(rotated, (shape.head_dim,), None, shape.epsilon) * layer.qk_norm
-        pairs = torch.view_as_complex(rotated.unflatten(-1, (-1, 2)))
-        rotated = torch.view_as_real(pairs * rotary).flatten(-2)  # [R, H + KV, hd]
-        for cache, new in (
-            (self.cache.keys, rotated[:, shape.num_heads :]),
-            (self.cache.values, qkv[:, num_rotated:]),
-        ):
-            flat = cache[index].view(-1, shape.head_dim)
-            flat.index_copy_(0, targets, new.reshape(-1, shape.head_dim))
-        return rotated[:, : shape.num_heads]
-
-    def _attend(
-        self, index: int, query: torch.Tensor, slots: Indices, *, masks: _Masks, out: torch.Tensor
     ) -> None:
-        """Fills `out` [R, H hd]: decoded rows read their slots in place, fed rows a copy."""
-        keys, values = self.cache.keys[index], self.cache.values[index]
-        decoded = masks.num_decoded
-        if decoded:
-            length = masks.decoded.shape[-1]
-            out[:decoded] = self._attention(
-                query[:decoded],
-                keys[:decoded, :, :length],
-                values[:decoded, :, :length],
-                masks.decoded,
-            )
-        for start, mask in masks.fed:
-            stop, length = start + len(mask), mask.shape[-1]
-            chosen = torch.from_numpy(slots[start:stop])
-            out[start:stop] = self._attention(
-                query[start:stop],
-                keys[:, :, :length].index_select(0, chosen),
-                values[:, :, :length].index_select(0, chosen),
-                mask,
-            )
+        """Leaves the rotated queries in the buffers; keys and values go to the cache."""
+        torch.mm(self._normed(hidden), layer.qkv, out=buffers.qkv)
+        if layer.qk_norm is not None:
+            norms = torch.linalg.vector_norm(buffers.rotated, dim=-1, keepdim=True)
+            scales = torch.addcmul(self._head_epsilon, norms, norms).rsqrt_()
+            buffers.rotated.mul_(scales).mul_(layer.qk_norm)
+        buffers.pairs.mul_(rotary)
+        flat = self.cache.tensor[index].view(-1, self.weights.shape.head_dim)
+        flat.index_copy_(0, targets, buffers.key_value.reshape(-1, flat.shape[1]))
 
-    def _attention(
-        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-    ) -> torch.Tensor:  # [n, H hd]
-        """One query a row, [n, H, hd], over keys [n, KV, L, hd] with mask [n, 1, L]."""
-        shape = self.weights.shape
-        num_rows, _, length, head_dim = keys.shape
-        grouped = query.reshape(-1, shape.queries_per_key, head_dim)  # [n KV, G, hd]
-        keys, values = keys.flatten(0, 1), values.flatten(0, 1)  # [n KV, L, hd]
-        scores = torch.bmm(grouped, keys.transpose(1, 2))  # [n KV, G, L]
-        scores.view(num_rows, -1, length).add_(mask)
-        probabilities = torch.softmax(scores, dim=-1)
-        mixed = torch.bmm(probabilities[..., :KEY_BLOCK], values[:, :KEY_BLOCK])
-        for start in range(KEY_BLOCK, length, KEY_BLOCK):
-            block = slice(start, start + KEY_BLOCK)
-            mixed.baddbmm_(probabilities[..., block], values[:, block])
-        return mixed.view(num_rows, -1)
+    def _normed(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, d]
+        """Over the root of sum of squares plus d * epsilon, which the extra column brings in."""
+        norms = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True)
+        return hidden[:, : self.weights.shape.hidden_size] / norms
 
-    def _rotary_table(self, positions: Indices) -> torch.Tensor:  # [R, hd / 2] complex
+    def _buffers_of(self, num_rows: int) -> _Buffers:
+        if num_rows not in self._buffers:
+            intermediate_size = self.weights.layers[0].down.shape[0]
+            self._buffers[num_rows] = _Buffers(self.weights.shape, intermediate_size, num_rows)
+        return self._buffers[num_rows]
+
+    def _rotary_rows(self, positions: Indices) -> torch.Tensor:  # [R, 1, hd / 2] complex
         while len(self._rotary) <= positions.max():
             chunk = _rotary_chunk(self.weights, len(self._rotary))
             self._rotary = torch.cat([self._rotary, chunk])
-        return self._rotary[torch.from_numpy(positions)]
+        return self._rotary[torch.from_numpy(positions)].unsqueeze_(1)
 
 
-class _Masks:
-    """What each row may see, as numbers to add: 0 up to its own position, minus infinity after.
+class _Attention:
+    """Each row's query over its own slot's keys, up to its own position."""
 
-    Fed rows come in blocks `(first row, mask)`, each with the key length that it needs.
-    """
+    def __init__(self, shape: Shape, cache: KeyValueCache, positions: Indices) -> None:
+        self._cache = cache.tensor
+        self._queries_per_key = shape.queries_per_key
+        self._length = round_up(int(positions.max()) + 1, KEY_MULTIPLE)
+        hidden = torch.arange(self._length) > torch.from_numpy(positions)[:, None]
+        mask = torch.zeros(len(positions), self._length)
+        self._mask = mask.masked_fill_(hidden, float("-inf"))[:, None]  # [R, 1, L]
 
-    def __init__(self, positions: Indices, num_decoded: int) -> None:
-        self.num_decoded = num_decoded
-        self.decoded = _mask(positions[:num_decoded])
-        self.fed = [
-            (start, _mask(positions[start : start + FED_BLOCK]))
-            for start in range(num_decoded, len(positions), FED_BLOCK)
-        ]
+    def mix(
+        self, index: int, query: torch.Tensor, out: torch.Tensor, *, slots: Indices | None
+    ) -> None:
+        """Fills `out` [R, H hd]. Row i reads slot i in place, or a copy of slot `slots[i]`."""
+        keys, values = self._cache[index, :, :, :, : self._length].unbind(0)
+        if slots is None:
+            num_rows = len(query)
+            self._mix(query, keys[:num_rows], values[:num_rows], self._mask, out)
+            return
+        for start in range(0, len(query), FED_BLOCK):
+            rows = slice(start, start + FED_BLOCK)
+            chosen = torch.from_numpy(slots[rows])
+            self._mix(
+                query[rows],
+                keys.index_select(0, chosen),
+                values.index_select(0, chosen),
+                self._mask[rows],
+                out[rows],
+            )
 
-
-def _mask(positions: Indices) -> torch.Tensor:  # [n, 1, L]
-    length = _round_up(int(positions.max(initial=0)) + 1, KEY_MULTIPLE)
-    hidden = torch.arange(length) > torch.from_numpy(positions)[:, None]
-    return torch.zeros(len(positions), length).masked_fill_(hidden, float("-inf"))[:, None]
-
-
-def _pad_rows(rows: Rows, padding_slot: int) -> tuple[Indices, Indices, Indices]:
-    """Token ids, slots, positions, filled up with token 0 at position 0 of the spare slot."""
-    size = _round_up(len(rows.token_ids), ROW_MULTIPLE)
-    token_ids, slots, positions = np.zeros((3, size), dtype=np.int64)
-    slots[:] = padding_slot
-    for padded, given in (
-        (token_ids, rows.token_ids),
-        (slots, rows.slots),
-        (positions, rows.positions),
-    ):
-        padded[: len(given)] = given
-    return token_ids, slots, positions
-
-
-def _cache_indices(
-    slots: Indices, positions: Indices, num_kv_heads: int, max_tokens: int
-) -> torch.Tensor:  # [R KV], into [(slots + 1) KV T]
-    heads = np.arange(num_kv_heads, dtype=np.int64) * max_tokens
-    first = slots * (num_kv_heads * max_tokens) + positions
-    return torch.from_numpy((first[:, None] + heads).reshape(-1))
+    def _mix(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor,
+        out: torch.Tensor,
+    ) -> None:
+        num_rows, _, length, head_dim = keys.shape
+        grouped = query.reshape(-1, self._queries_per_key, head_dim)  # [R KV, G, hd]
+        keys, values = keys.flatten(0, 1), values.flatten(0, 1)  # [R KV, L, hd]
+        scores = torch.bmm(grouped, keys.transpose(1, 2))  # [R KV, G, L]
+        scores.view(num_rows, -1, length).add_(mask)
+        shares = torch.softmax(scores, dim=-1)
+        mixed = out.view(grouped.shape)
+        if length <= KEY_BLOCK:
+            torch.bmm(shares, values, out=mixed)
+            return
+        torch.bmm(shares[..., :KEY_BLOCK], values[:, :KEY_BLOCK], out=mixed)
+        for start in range(KEY_BLOCK, length, KEY_BLOCK):
+            block = slice(start, start + KEY_BLOCK)
+            mixed.baddbmm_(shares[..., block], values[:, block])
 
 
 def _rotary_chunk(weights: Weights, start: int) -> torch.Tensor:  # [ROTARY_CHUNK, hd / 2] complex
@@ -270,5 +270,13 @@ def _rotary_chunk(weights: Weights, start: int) -> torch.Tensor:  # [ROTARY_CHUN
     return torch.complex(angles.cos() * scale, angles.sin() * scale)
 
 
-def _round_up(number: int, multiple: int) -> int:
+def _padded(values: Indices, size: int, filling: int) -> Indices:
+    if len(values) == size:
+        return np.ascontiguousarray(values)
+    padded = np.full(size, filling, dtype=np.int64)
+    padded[: len(values)] = values
+    return padded
+
+
+def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple

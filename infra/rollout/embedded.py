@@ -133,7 +133,7 @@ class EmbeddedEngine:
             if held.lane is None:
                 del self._unadmitted[rollout_id]
             else:
-                self._lanes[held.lane].submit(lambda lane: lane.drop(rollout_id))
+                self._lanes[held.lane].drop(rollout_id)
                 self._free[held.lane] += 1
                 self._admit_next()
         if waiter is not None:
@@ -244,7 +244,7 @@ class EmbeddedEngine:
             self._unadmitted[rollout_id] = job
             self._admit_next()
         else:
-            self._lanes[held.lane].submit(lambda lane: lane.begin(job))
+            self._lanes[held.lane].begin(job)
 
     def _admit_next(self) -> None:
         """Gives free rows to those that wait longest, on the emptiest lane."""
@@ -253,7 +253,7 @@ class EmbeddedEngine:
             index = int(np.argmax(self._free))
             self._free[index] -= 1
             self._held[rollout_id].lane = index
-            self._lanes[index].submit(lambda lane, job=job: lane.begin(job))
+            self._lanes[index].begin(job)
 
     def _deliver(self, finished: list[Finished]) -> None:
         """Called by lanes. What was released meanwhile has no waiter, or another's job."""

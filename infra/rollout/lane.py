@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from infra.rollout.decoder import Decoder, KeyValueCache, Rows, Weights
+from infra.rollout.decoder import Decoder, KeyValueCache, Weights
 from infra.rollout.sampling import SamplingRows, sample
 from rstar2.types import (
     Completion,
@@ -29,10 +29,13 @@ from rstar2.types import (
     read_only,
 )
 
-MAX_BATCH = 64
+MAX_BATCH = 96
 """Rows decoded in one pass of a lane: more would push their keys out of the processor's caches."""
 MAX_FED_TOKENS = 256
-"""Prompt and observation tokens fed in one pass, so that decoding goes on beside long ones."""
+"""Known tokens fed at once between two decode passes, so that decoding goes on beside long ones."""
+MAX_FORCED_TOKENS = 32
+"""Observations of at most so many tokens go through the decode passes, one token in each: rows
+there cost less than a pass of their own. Prompts are fed at once: their group waits for them."""
 FIRST_TOKENS = 256
 """Tokens that a slot holds at first; the cache grows when a conversation needs more."""
 NO_TOKEN = -1
@@ -124,11 +127,14 @@ def _empty_columns(num_slots: int, max_tokens: int) -> _Columns:
 
 
 @dataclass(slots=True)
-class _Fed:
-    """Tokens to be fed beside the decoded ones, as (slot, first position, position after)."""
+class _Feed:
+    """What is done before a decode pass."""
 
     pieces: list[tuple[int, int, int]] = field(default_factory=list)
+    """Tokens to feed: slot, first position, position after."""
     num_tokens: int = 0
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    """Shared prompts: slot that has it, slot that wants it, number of tokens."""
 
 
 class Lane:
@@ -149,6 +155,7 @@ class Lane:
         self._leaders: dict[bytes, _Conversation] = {}
         self._ready: deque[_Conversation] = deque()
         self._num_active = 0
+        self._leaving: set[int] = set()
 
     @property
     def weights(self) -> Weights:
@@ -156,11 +163,11 @@ class Lane:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._num_active or self._ready)
+        return self._num_active > len(self._leaving) or bool(self._ready)
 
     def begin(self, job: Job) -> None:
         """Queues a turn; a rollout not seen before takes a free slot."""
-        request, columns = job.request, self._columns
+        request = job.request
         conversation = self._conversations.get(request.rollout_id) or self._open(job)
         self._reserve(len(request.token_ids) + request.max_new_tokens)
         columns = self._columns
@@ -181,35 +188,23 @@ class Lane:
         conversation = self._conversations.pop(rollout_id, None)
         if conversation is None:
             return
-        if conversation.slot < self._num_active:
-            self._deactivate([conversation.slot])
-        elif conversation in self._ready:
+        if conversation in self._ready:
             self._ready.remove(conversation)
+        elif conversation.slot < self._num_active:
+            self._leaving.add(conversation.slot)
         if self._leaders.get(conversation.prompt) is conversation:
             del self._leaders[conversation.prompt]
         self._occupants[conversation.slot] = None
 
     def step(self) -> list[Finished]:
-        """One pass: feeds what waits, decodes one token of every active conversation."""
+        """Feeds what waits, then decodes one token of every active conversation."""
         began = time.perf_counter()
-        fed = self._admit()
-        rows = self._rows(fed)
-        if not len(rows.token_ids):
-            return []
-        logits = self._decoder.forward(rows)
-        for slot, _, stop in fed.pieces:
-            self._columns.cached[slot] = max(self._columns.cached[slot], stop)
-        finished = self._sample(logits) if self._num_active else []
-        self._count(rows, began)
+        self._admit()
+        admitted = time.perf_counter()
+        finished = self._decode() if self._num_active else []
+        self.counters.prefill_seconds += admitted - began
+        self.counters.decode_seconds += time.perf_counter() - admitted
         return finished
-
-    def _count(self, rows: Rows, began: float) -> None:
-        seconds = time.perf_counter() - began
-        share = rows.num_decoded / len(rows.token_ids)
-        self.counters.decode_seconds += seconds * share
-        self.counters.prefill_seconds += seconds * (1 - share)
-        self.counters.num_passes += 1
-        self.counters.num_sampled_tokens += rows.num_decoded
 
     def _open(self, job: Job) -> _Conversation:
         slot = self._occupants.index(None)
@@ -243,139 +238,130 @@ class Lane:
         stops[slot] = NO_TOKEN
         stops[slot, : len(stop_token_ids)] = stop_token_ids
 
-    def _admit(self) -> _Fed:
-        """Moves ready conversations into the batch while there is room; says what to feed."""
-        fed, joining, waiting = _Fed(), [], []
-        copies: list[tuple[int, int, int]] = []
-        room = min(MAX_BATCH, self.num_slots) - self._num_active
-        while self._ready and len(joining) < room and fed.num_tokens < MAX_FED_TOKENS:
+    def _admit(self) -> None:
+        """Moves ready conversations into the batch while there is room, and feeds them."""
+        room = min(MAX_BATCH, self.num_slots) - self._num_active + len(self._leaving)
+        feed = _Feed()
+        joining: list[_Conversation] = []
+        waiting: list[_Conversation] = []
+        while self._ready and len(joining) < room and feed.num_tokens < MAX_FED_TOKENS:
             conversation = self._ready.popleft()
-            if not self._columns.cached[conversation.slot] and not self._share(
-                conversation, copies
-            ):
-                waiting.append(conversation)
-            elif self._plan_feed(conversation, fed):
-                joining.append(conversation)
-            else:
-                waiting.append(conversation)
+            is_known = self._columns.cached[conversation.slot] or self._share(conversation, feed)
+            can_join = is_known and self._plan(conversation, feed)
+            (joining if can_join else waiting).append(conversation)
         self._ready.extendleft(reversed(waiting))
-        self._copy_prompts(copies)
-        self._activate(joining, fed)
-        return fed
+        self._run(feed)
+        if joining or self._leaving:
+            self._rearrange(joining)
 
-    def _share(self, conversation: _Conversation, copies: list[tuple[int, int, int]]) -> bool:
+    def _share(self, conversation: _Conversation, feed: _Feed) -> bool:
         """Whether the conversation may go on: as the first of its prompt, or with a copy."""
         leader = self._leaders.setdefault(conversation.prompt, conversation)
-        if leader is conversation:
-            return True
         num_shared = len(conversation.prompt) // 4 - 1
+        if leader is conversation or not num_shared:
+            return True
         if self._columns.cached[leader.slot] < num_shared:
             return False  # the leader is being fed: once more in the next pass
-        if num_shared:
-            copies.append((leader.slot, conversation.slot, num_shared))
-            self._columns.cached[conversation.slot] = num_shared
-            self.counters.num_prompt_tokens_copied += num_shared
+        feed.copies.append((leader.slot, conversation.slot, num_shared))
+        self._columns.cached[conversation.slot] = num_shared
+        self.counters.num_prompt_tokens_copied += num_shared
         return True
 
-    def _copy_prompts(self, copies: list[tuple[int, int, int]]) -> None:
-        if copies:
-            table = np.array(copies, dtype=np.int64)
-            self._decoder.cache.copy_slots(
-                source=table[:, 0], target=table[:, 1], num_tokens=int(table[:, 2].max())
-            )
-
-    def _plan_feed(self, conversation: _Conversation, fed: _Fed) -> bool:
-        """Plans all pending tokens but the last, or as many as fit; true when all did."""
-        slot = conversation.slot
+    def _plan(self, conversation: _Conversation, feed: _Feed) -> bool:
+        """Plans what must be fed before decoding, as much as fits; true when all does."""
+        slot, job = conversation.slot, conversation.job
+        assert job is not None
+        is_prompt = job.request.turn == 0
         cached, last = int(self._columns.cached[slot]), int(self._columns.lengths[slot]) - 1
-        stop = min(last, cached + MAX_FED_TOKENS - fed.num_tokens)
+        if not is_prompt and last - cached < MAX_FORCED_TOKENS:
+            return True
+        stop = min(last, cached + MAX_FED_TOKENS - feed.num_tokens)
         if stop > cached:
-            fed.pieces.append((slot, cached, stop))
-            fed.num_tokens += stop - cached
-            is_prompt = conversation.job is not None and conversation.job.request.turn == 0
+            feed.pieces.append((slot, cached, stop))
+            feed.num_tokens += stop - cached
             if is_prompt:
                 self.counters.num_prompt_tokens_fed += stop - cached
             else:
                 self.counters.num_observation_tokens_fed += stop - cached
         return stop == last
 
-    def _activate(self, joining: list[_Conversation], fed: _Fed) -> None:
-        first, stop = self._num_active, self._num_active + len(joining)
-        slots = {c.slot for c in joining}
-        outside = [slot for slot in sorted(slots) if slot >= stop]
-        holes = [slot for slot in range(first, stop) if slot not in slots]
-        moved = self._exchange(holes, outside)
-        fed.pieces = [(moved.get(slot, slot), start, end) for slot, start, end in fed.pieces]
-        self._num_active = stop
+    def _run(self, feed: _Feed) -> None:
+        columns = self._columns
+        if feed.copies:
+            table = np.array(feed.copies, dtype=np.int64)
+            self._decoder.cache.copy_slots(
+                source=table[:, 0], target=table[:, 1], num_tokens=int(table[:, 2].max())
+            )
+        if feed.pieces:
+            sizes = [stop - start for _, start, stop in feed.pieces]
+            slots = np.repeat([slot for slot, _, _ in feed.pieces], sizes)
+            ranges = [np.arange(start, stop) for _, start, stop in feed.pieces]
+            positions = np.concatenate(ranges)
+            token_ids = columns.tokens[slots, positions].astype(np.int64)
+            self._decoder.feed(token_ids, slots, positions)
+            for slot, _, stop in feed.pieces:
+                columns.cached[slot] = stop
 
-    def _deactivate(self, leaving: list[int]) -> None:
-        first = self._num_active - len(leaving)
-        gone = set(leaving)
-        holes = [slot for slot in leaving if slot < first]
-        staying = [slot for slot in range(first, self._num_active) if slot not in gone]
-        self._exchange(holes, staying)
-        self._num_active = first
+    def _rearrange(self, joining: list[_Conversation]) -> None:
+        """Lets `joining` take the places of those that left the batch, or stand behind it."""
+        batch = [slot for slot in range(self._num_active) if slot not in self._leaving]
+        batch += [conversation.slot for conversation in joining]
+        self._num_active = len(batch)
+        self._leaving.clear()
+        outside = [slot for slot in batch if slot >= len(batch)]
+        holes = sorted(set(range(len(batch))) - set(batch))
+        if holes:
+            self._exchange(holes, outside)
 
-    def _exchange(self, left: list[int], right: list[int]) -> dict[int, int]:
-        """Exchanges the conversations of two equally long lists of slots; old slot to new."""
-        if not left:
-            return {}
+    def _exchange(self, left: list[int], right: list[int]) -> None:
+        """Exchanges the conversations of two equally long lists of slots."""
         moved = dict(zip(left + right, right + left, strict=True))
         used = [slot for slot in moved if self._occupants[slot] is not None]
         source = np.array(used, dtype=np.int64)
         target = np.array([moved[slot] for slot in used], dtype=np.int64)
-        num_tokens = int(self._columns.cached[source].max(initial=0))
+        num_tokens = int(self._columns.cached[source].max())
         self._decoder.cache.copy_slots(source=source, target=target, num_tokens=num_tokens)
         self._columns.move(source=source, target=target)
-        occupants = [(moved[slot], self._occupants[slot]) for slot in moved]
-        for slot, conversation in occupants:
+        for slot, conversation in [(moved[slot], self._occupants[slot]) for slot in moved]:
             self._occupants[slot] = conversation
             if conversation is not None:
                 conversation.slot = slot
-        return moved
 
-    def _rows(self, fed: _Fed) -> Rows:
+    def _decode(self) -> list[Finished]:
+        """One pass. Rows whose next token is known already only move on; the others sample."""
         columns, active = self._columns, self._num_active
-        slots = [np.arange(active, dtype=np.int64)]
-        positions = [columns.lengths[:active] - 1]
-        for slot, start, stop in fed.pieces:
-            slots.append(np.full(stop - start, slot, dtype=np.int64))
-            positions.append(np.arange(start, stop, dtype=np.int64))
-        slot, position = np.concatenate(slots), np.concatenate(positions)
-        return Rows(
-            token_ids=columns.tokens[slot, position].astype(np.int64),
-            slots=slot,
-            positions=position,
-            num_decoded=active,
-        )
-
-    def _sample(self, logits: object) -> list[Finished]:
-        columns, active = self._columns, self._num_active
-        lengths = columns.lengths[:active]
-        rows = SamplingRows(
+        positions = columns.cached[:active].copy()
+        rows = np.arange(active)
+        logits = self._decoder.decode(columns.tokens[rows, positions].astype(np.int64), positions)
+        positions += 1
+        columns.cached[:active] = positions
+        settings = SamplingRows(
             seeds=columns.seeds[:active],
-            positions=lengths,
+            positions=positions,
             temperatures=columns.temperatures[:active],
             top_ps=columns.top_ps[:active],
         )
-        token_ids, logprobs = sample(logits, rows)
-        places = (np.arange(active), lengths)
-        columns.tokens[places] = token_ids
-        columns.logprobs[places] = logprobs
-        columns.cached[:active] = lengths
-        columns.lengths[:active] += 1
+        token_ids, logprobs = sample(logits, settings)
+        is_new = positions == columns.lengths[:active]
+        new, places = rows[is_new], positions[is_new]
+        columns.tokens[new, places] = token_ids[is_new]
+        columns.logprobs[new, places] = logprobs[is_new]
+        columns.lengths[new] += 1
+        self.counters.num_passes += 1
+        self.counters.num_sampled_tokens += len(new)
+        self.counters.num_observation_tokens_fed += active - len(new)
         is_stop = (columns.stops[:active] == token_ids[:, None]).any(axis=1)
         is_over = is_stop | (columns.lengths[:active] >= columns.limits[:active])
         is_over |= ~np.isfinite(logprobs)
-        leaving = np.flatnonzero(is_over).tolist()
-        finished = [self._finish(slot, is_stop=bool(is_stop[slot])) for slot in leaving]
-        if leaving:
-            self._deactivate(leaving)
-        return finished
+        leaving = np.flatnonzero(is_over & is_new).tolist()
+        # They keep their places until the next pass, when others may need them.
+        self._leaving.update(leaving)
+        return [self._finish(slot, is_stop=bool(is_stop[slot])) for slot in leaving]
 
     def _finish(self, slot: int, *, is_stop: bool) -> Finished:
         columns, conversation = self._columns, self._occupants[slot]
-        assert conversation is not None and conversation.job is not None
+        assert conversation is not None
+        assert conversation.job is not None
         job, conversation.job = conversation.job, None
         turn = slice(int(columns.starts[slot]), int(columns.lengths[slot]))
         logprobs = columns.logprobs[slot, turn]

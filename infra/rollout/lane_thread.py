@@ -15,9 +15,12 @@ from typing import TypeVar
 import torch
 
 from infra.rollout.decoder import Weights
-from infra.rollout.lane import Counters, Finished, Lane
+from infra.rollout.lane import Counters, Finished, Job, Lane
+from infra.rollout.self_test import DeterminismError
 
 Result = TypeVar("Result")
+_ANSWERS = (DeterminismError,)
+"""What a call may raise without ending the lane."""
 
 
 class LaneThread:
@@ -46,12 +49,16 @@ class LaneThread:
     def counters(self) -> Counters:
         return self._lane.counters
 
-    def submit(self, work: Callable[[Lane], None]) -> None:
-        """Runs `work` on the lane, after what was submitted before."""
-        self._inbox.put(work)
+    def begin(self, job: Job) -> None:
+        """Queues a turn, after what was sent before."""
+        self._inbox.put(lambda lane: lane.begin(job))
+
+    def drop(self, rollout_id: str) -> None:
+        """Forgets a rollout, after what was sent before."""
+        self._inbox.put(lambda lane: lane.drop(rollout_id))
 
     def call(self, work: Callable[[Lane], Result]) -> Future[Result]:
-        """As `submit`; the future holds the result, or what `work` raised."""
+        """Runs `work` on the lane's thread; the future holds its result, or what it raised."""
         future: Future[Result] = Future()
 
         def run(lane: Lane) -> None:
@@ -59,10 +66,10 @@ class LaneThread:
                 future.set_result(work(lane))
             except BaseException as error:
                 future.set_exception(error)
-                if not isinstance(error, Exception):
+                if not isinstance(error, _ANSWERS):
                     raise
 
-        self.submit(run)
+        self._inbox.put(run)
         return future
 
     def stop(self) -> None:
@@ -71,13 +78,15 @@ class LaneThread:
         def end(_: Lane) -> None:
             self._is_stopping = True
 
-        self.submit(end)
+        self._inbox.put(end)
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            # Before any other use of torch here: holds for this thread alone.
+            # Holds for this thread alone, once it has been read here: until then a thread of its
+            # own takes over, at its first parallel loop, what another thread set last.
             torch.set_num_threads(1)
+            torch.get_num_threads()
             with torch.inference_mode():
                 self._loop()
         except BaseException as error:

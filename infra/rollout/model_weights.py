@@ -11,11 +11,15 @@ from collections.abc import Mapping
 import torch
 from transformers import PreTrainedModel
 
-from infra.rollout.decoder import Layer, Shape, UnsupportedModelError, Weights
+from infra.rollout.decoder import NORM_COLUMNS, Layer, Shape, Weights
 
 MODEL_TYPES = ("qwen3", "llama")
 FIXED_ROPE_TYPES = ("default", "llama3", "linear", "yarn")
 """Whose frequencies do not change with the sequence's length."""
+
+
+class UnsupportedModelError(ValueError):
+    """The embedded engine cannot run this model exactly."""
 
 
 class WeightsError(ValueError):
@@ -62,18 +66,26 @@ def read_weights(model: PreTrainedModel, state_dict: Mapping[str, torch.Tensor])
     """
     _check_names(model, state_dict)
     shape = read_shape(model)
-    tied = model.config.tie_word_embeddings
+    root = shape.hidden_size**0.5
     embedding = _copy(state_dict["model.embed_tokens.weight"])
+    is_tied = model.config.tie_word_embeddings
+    head = embedding if is_tied else _copy(state_dict["lm_head.weight"])
     rotary = model.model.rotary_emb
     return Weights(
         shape=shape,
-        embedding=embedding,
+        embedding=_with_norm_columns(embedding, shape),
         layers=tuple(_read_layer(shape, state_dict, index) for index in range(shape.num_layers)),
-        final_norm=_copy(state_dict["model.norm.weight"]),
-        head=embedding if tied else _copy(state_dict["lm_head.weight"]),
+        head=(head * (_copy(state_dict["model.norm.weight"]) * root)).t().contiguous(),
         inverse_frequencies=_copy(rotary.inv_freq),
         rotary_scale=float(rotary.attention_scaling),
     )
+
+
+def _with_norm_columns(embedding: torch.Tensor, shape: Shape) -> torch.Tensor:
+    wide = torch.zeros(len(embedding), shape.hidden_size + NORM_COLUMNS)
+    wide[:, : shape.hidden_size] = embedding
+    wide[:, shape.hidden_size] = (shape.hidden_size * shape.epsilon) ** 0.5
+    return wide
 
 
 def _check_names(model: PreTrainedModel, state_dict: Mapping[str, torch.Tensor]) -> None:
@@ -92,31 +104,36 @@ def _check_names(model: PreTrainedModel, state_dict: Mapping[str, torch.Tensor])
             f"unknown {unknown[:4]}, misshapen {misshapen[:4]}; pass the state dict of a model "
             "with the same configuration"
         )
+    broken = sorted(name for name, tensor in state_dict.items() if not tensor.isfinite().all())
+    if broken:
+        raise WeightsError(
+            f"weights that are not finite: {broken[:4]}; nothing can be sampled from them, load "
+            "an earlier checkpoint"
+        )
 
 
 def _read_layer(shape: Shape, state_dict: Mapping[str, torch.Tensor], index: int) -> Layer:
     def weight(name: str) -> torch.Tensor:
         return _copy(state_dict[f"model.layers.{index}.{name}.weight"])
 
-    scale = shape.head_dim**-0.5
+    root = shape.hidden_size**0.5
     query = _pair_up(weight("self_attn.q_proj"), shape.head_dim)
     key = _pair_up(weight("self_attn.k_proj"), shape.head_dim)
-    qk_norm = None
     if f"model.layers.{index}.self_attn.q_norm.weight" in state_dict:
-        query_norm = _pair_up(weight("self_attn.q_norm"), shape.head_dim) * scale
-        key_norm = _pair_up(weight("self_attn.k_norm"), shape.head_dim)
+        query_norm = _pair_up(weight("self_attn.q_norm"), shape.head_dim)
+        key_norm = _pair_up(weight("self_attn.k_norm"), shape.head_dim) * shape.head_dim**0.5
         qk_norm = torch.cat(
             [query_norm.expand(shape.num_heads, -1), key_norm.expand(shape.num_kv_heads, -1)]
         )
     else:
-        query = query * scale
+        query, qk_norm = query * shape.head_dim**-0.5, None
+    qkv = torch.cat([query, key, weight("self_attn.v_proj")])
+    gate_up = torch.cat([weight("mlp.gate_proj"), weight("mlp.up_proj")])
     return Layer(
-        input_norm=weight("input_layernorm"),
-        qkv=torch.cat([query, key, weight("self_attn.v_proj")]),
+        qkv=(qkv * (weight("input_layernorm") * root)).t().contiguous(),
         qk_norm=qk_norm,
         output=weight("self_attn.o_proj").t().contiguous(),
-        mlp_norm=weight("post_attention_layernorm"),
-        gate_up=torch.cat([weight("mlp.gate_proj"), weight("mlp.up_proj")]),
+        gate_up=(gate_up * (weight("post_attention_layernorm") * root)).t().contiguous(),
         down=weight("mlp.down_proj").t().contiguous(),
     )
 
@@ -127,7 +144,7 @@ def _pair_up(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
     Dot products of queries and keys do not change, since both are reordered alike.
     """
     halves = weight.unflatten(0, (-1, 2, head_dim // 2))
-    return halves.transpose(1, 2).flatten(0, 2).contiguous()
+    return halves.transpose(1, 2).flatten(0, 2)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from infra.rollout.decoder import KEY_BLOCK, Decoder, Indices, KeyValueCache, Rows, Weights
+from infra.rollout.decoder import KEY_BLOCK, Decoder, Indices, KeyValueCache, Weights
 from infra.rollout.sampling import SamplingRows, sample
 
 NUM_TOKENS = 44
+SCHEDULES = ((0, 1, 1), (2, 14, 7), (5, 21, 16), (50, 95, 40))
+"""Slot of the probe, number of neighbours, tokens fed at once."""
 NUM_DECODED = 4
 """The last of `NUM_TOKENS`, decoded one by one where the plain schedule feeds them at once."""
 MAX_LOGIT_DIFFERENCE = 1e-3
@@ -28,13 +30,12 @@ class ParityError(RuntimeError):
     """The engine's logits are not those of the model."""
 
 
-@torch.inference_mode()
 def check_determinism(weights: Weights) -> None:
     """Feeds one conversation by several schedules, alone and among others; compares bits."""
     longest = min(2 * KEY_BLOCK + 24, weights.shape.max_positions)
     tokens = np.random.default_rng(0).integers(weights.shape.vocab_size, size=longest)
     expected = _decode(weights, tokens, slot=0, neighbours=0, piece=NUM_TOKENS)
-    for slot, neighbours, piece in ((0, 1, 1), (2, 14, 7), (5, 21, 16), (30, 31, 40)):
+    for slot, neighbours, piece in SCHEDULES:
         seen = _decode(weights, tokens, slot=slot, neighbours=neighbours, piece=piece)
         if not all(np.array_equal(a, b) for a, b in zip(expected, seen, strict=True)):
             raise DeterminismError(
@@ -48,8 +49,8 @@ def check_determinism(weights: Weights) -> None:
 
 def _decode(
     weights: Weights, tokens: Indices, *, slot: int, neighbours: int, piece: int
-) -> tuple[Indices, np.ndarray, np.ndarray]:
-    """Token ids, logprobs and last logits of the probe after feeding it in pieces of `piece`.
+) -> tuple[np.ndarray, np.ndarray]:
+    """The probe, fed in pieces of `piece`: drawn tokens with their logprobs, and last logits.
 
     Neighbours are conversations of other lengths, up to all of `tokens`, in the other slots.
     """
@@ -59,29 +60,23 @@ def _decode(
     others = [s for s in range(num_slots) if s != slot]
     lengths = np.full(num_slots, NUM_TOKENS - NUM_DECODED)
     lengths[others] = np.linspace(3, len(tokens) - NUM_DECODED, num=neighbours).astype(int)
-    last_neighbours = others[-3:]
-    for other in last_neighbours:
-        decoder.forward(_fed(tokens, other, 0, int(lengths[other])))
+    for other in others[-3:]:  # of the longest; the others' keys stay zero
+        _feed(decoder, tokens, other, start=0, stop=int(lengths[other]))
     for start in range(0, int(lengths[slot]), piece):
-        decoder.forward(_fed(tokens, slot, start, min(start + piece, int(lengths[slot]))))
+        stop = min(start + piece, int(lengths[slot]))
+        _feed(decoder, tokens, slot, start=start, stop=stop)
     drawn = []
     for _ in range(NUM_DECODED):
-        slots = np.arange(num_slots)
-        rows = Rows(
-            token_ids=tokens[lengths], slots=slots, positions=lengths, num_decoded=num_slots
-        )
-        logits = decoder.forward(rows)
+        logits = decoder.decode(tokens[lengths], lengths)
         lengths = lengths + 1
-        token_ids, logprobs = sample(logits, _settings(lengths))
-        drawn.append((token_ids[slot], logprobs[slot]))
-    ids, logprobs = zip(*drawn, strict=True)
-    return np.array(ids), np.array(logprobs), logits[slot].numpy()
+        token_ids, chances = sample(logits, _settings(lengths))
+        drawn.append((token_ids[slot], chances[slot]))
+    return np.array(drawn), logits[slot].numpy()
 
 
-def _fed(tokens: Indices, slot: int, start: int, stop: int) -> Rows:
+def _feed(decoder: Decoder, tokens: Indices, slot: int, *, start: int, stop: int) -> None:
     positions = np.arange(start, stop)
-    slots = np.full(stop - start, slot)
-    return Rows(token_ids=tokens[start:stop], slots=slots, positions=positions, num_decoded=0)
+    decoder.feed(tokens[start:stop], np.full(stop - start, slot), positions)
 
 
 def _settings(positions: Indices) -> SamplingRows:
@@ -94,21 +89,17 @@ def _settings(positions: Indices) -> SamplingRows:
     )
 
 
-@torch.inference_mode()
 def check_parity(model: PreTrainedModel, weights: Weights) -> None:
     """Compares last logits with the model's own forward pass, where that is in float32."""
     if model.dtype != torch.float32:
         return
     tokens = np.random.default_rng(1).integers(weights.shape.vocab_size, size=NUM_TOKENS)
     cache = KeyValueCache(weights.shape, num_slots=1, max_tokens=NUM_TOKENS)
-    rows = Rows(
-        token_ids=np.roll(tokens, 1),
-        slots=np.zeros(NUM_TOKENS, dtype=np.int64),
-        positions=np.roll(np.arange(NUM_TOKENS), 1),
-        num_decoded=1,
-    )
-    ours = Decoder(weights, cache).forward(rows)[0]
-    theirs = model(input_ids=torch.from_numpy(tokens)[None]).logits[0, -1].float().cpu()
+    decoder = Decoder(weights, cache)
+    with torch.no_grad():
+        _feed(decoder, tokens, 0, start=0, stop=NUM_TOKENS - 1)
+        ours = decoder.decode(tokens[-1:], np.array([NUM_TOKENS - 1]))[0]
+        theirs = model(input_ids=torch.from_numpy(tokens)[None]).logits[0, -1].cpu()
     difference = (ours - theirs).abs().max().item()
     allowed = MAX_LOGIT_DIFFERENCE * max(1.0, theirs.abs().max().item())
     if not difference <= allowed:
