@@ -9,7 +9,6 @@ Deliberately does not know Prefect: a run is resumed from here, whatever Prefect
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -20,8 +19,7 @@ from pathlib import Path
 
 from data_catalog.catalog import CatalogError, publish
 from data_catalog.records import Manifest, ManifestKind, manifest_from_json, manifest_json
-from infra.object_store import ObjectStore, open_store
-from infra.settings import load_settings
+from infra.object_store import ObjectStore, StoreError, open_store
 from rstar2.config import RecipeConfig, config_difference, config_hash
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult, StepMetrics
 
@@ -138,7 +136,7 @@ class Ledger:
                 self.store.local_path,
                 force=force,
             )
-        except CatalogError as error:
+        except (CatalogError, StoreError) as error:
             log.warning("the catalogue was not published, the run goes on: %s", error)
 
 
@@ -199,10 +197,7 @@ def run_names(store: ObjectStore) -> list[str]:
 
 def catalog_path(store: ObjectStore) -> Path:
     """Where the store's catalogue is published on this machine."""
-    if store.uri.startswith("s3://"):
-        folder = hashlib.sha256(store.uri.encode()).hexdigest()[:16]
-        return load_settings().state_folder / "catalogs" / folder / "catalog.duckdb"
-    return Path(store.uri) / "catalog.duckdb"
+    return store.local_root / "catalog.duckdb"
 
 
 def stage_result_from(values: Mapping[str, object]) -> StageResult:
