@@ -3,8 +3,8 @@
 Reads strings, returns values; no sympy, no evaluation, linear time. Policies, applied to the gold
 answer and to the policy's alike:
 
-- Numbers are exact: 0.5 is 1/2 and 5.0 is 5, but 0.333333 is not 1/3. Thousands may be grouped by
-  commas or spaces. Ordinals (`5^{th}`) are not numbers.
+- Numbers are exact: 0.5 is 1/2 and 0.\\overline{3} is 1/3, but 0.333333 is not. Thousands may be
+  grouped by commas or spaces. Ordinals (`5^{th}`) are not numbers.
 - A unit, a currency sign or the base of a numeral (`27_8`) is dropped where one side has none; two
   different units are different, and no unit is converted.
 - A percent sign is a unit or a factor 1/100, whichever fits, where one side has none: 50% is 50
@@ -47,6 +47,7 @@ _TEXT = re.compile(
     r"\\(?:text(?:bf|rm|it|sf|tt|normal)?|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*"
     r"\{([^{}]*)\}"
 )
+_REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\(?:overline|bar|dot) ?\{ ?(\d{1,50}) ?\}")
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}(?![A-Za-z(])")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}")
 _MATH_WORDS = frozenset(
@@ -91,6 +92,7 @@ def clean(text: str) -> str:
     text = _DROPPED.sub("", text).replace("{,}", ",").replace(r"\%", "%")
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = re.sub(r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}", text)
+    text = _REPEATING.sub(_repeating_decimal, text)
     text = re.sub(r" {2,}", " ", text).strip()
     for _ in range(MAX_NESTING):
         if not (text.startswith("{") and text.endswith("}") and _closes_at_end(text)):
@@ -205,6 +207,14 @@ def _read_unit(rest: str, *, with_any_unit: bool) -> str | None:
 def _singular(word: str) -> str:
     irregular = {"inches": "inch", "feet": "foot"}
     return irregular.get(word, word[:-1] if len(word) > 3 and word.endswith("s") else word)
+
+
+def _repeating_decimal(match: re.Match[str]) -> str:
+    """`0.1\\overline{6}` as the fraction that it is."""
+    whole, start, period = match.groups()
+    cycles = 10 ** len(period) - 1
+    value = Fraction(int(f"0{whole}{start}") * cycles + int(period), cycles * 10 ** len(start))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def _unwrap_text(match: re.Match[str]) -> str:

@@ -256,7 +256,9 @@ class Chat:
     def _tagged_text(self, text: str) -> list[int]:
         """Ids of an assistant message: the tags of `MESSAGE_TAGS` are tags, all else is text."""
         ids: list[int] = []
-        for part in re.split(f"({'|'.join(MESSAGE_TAGS)})", text):
+        # A tag that the tokenizer does not know is text like its surroundings.
+        pattern = "|".join(map(re.escape, self._tag_ids))
+        for part in re.split(f"({pattern})", text) if pattern else [text]:
             ids += [self._tag_ids[part]] if part in self._tag_ids else self._foreign(part)
         return ids
 

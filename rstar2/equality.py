@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import sympy
+from mpmath.libmp.libhyper import NoConvergence
 from sympy.core.relational import Relational
+from sympy.polys.polyerrors import BasePolynomialError
 
 from rstar2.expressions import Tree
 
@@ -31,6 +33,8 @@ SYMPY_ERRORS = (
     RuntimeError,
     TypeError,
     ValueError,
+    BasePolynomialError,
+    NoConvergence,
 )
 """Sympy raises whatever its depths raise; which of these an input meets is not documented."""
 _POINTS = 6
@@ -72,6 +76,8 @@ def identical(gold: Tree, answer: Tree) -> bool:
 
 def _same_constants(a: Tree, b: Tree) -> bool:
     values = a.evalf(DIGITS), b.evalf(DIGITS)
+    if not all(map(_is_finite_number, values)):
+        return bool(sympy.simplify(a - b) == 0)
     if max(map(abs, values)) < _TINY:
         return bool((a - b).equals(0))
     return _close(*values)
@@ -103,9 +109,14 @@ def _points(symbols: Sequence[Tree]) -> list[dict[Tree, Tree]]:
 
 def _values(a: Tree, b: Tree, point: dict[Tree, Tree]) -> tuple[Tree, Tree] | None:
     values = tuple(expression.subs(point).evalf(60) for expression in (a, b))
-    if any(value.free_symbols or value.has(sympy.nan, sympy.zoo, sympy.oo) for value in values):
+    if not all(_is_finite_number(value) for value in values):
         return None
     return values[0], values[1]
+
+
+def _is_finite_number(value: Tree) -> bool:
+    """Of a real and an imaginary part in digits: no variable, unknown function or infinity left."""
+    return all(isinstance(part, sympy.Float | sympy.Rational) for part in value.as_real_imag())
 
 
 def _is_real(value: Tree) -> bool:
@@ -198,16 +209,20 @@ def _unwrap_assignments(gold: Tree, answer: Tree) -> tuple[Tree, Tree]:
 def _same_relation(gold: Tree, answer: Tree) -> bool:
     if isinstance(gold, Relational) and isinstance(answer, Relational):
         if isinstance(gold.rhs, sympy.Set) or isinstance(answer.rhs, sympy.Set):
-            return bool(gold.lhs == answer.lhs) and same(gold.rhs, answer.rhs)
-        return _proportional(gold, answer)
+            both = isinstance(gold, sympy.Eq) and isinstance(answer, sympy.Eq)
+            return both and bool(gold.lhs == answer.lhs) and same(gold.rhs, answer.rhs)
+        is_same_side = type(gold) is type(answer) and bool(gold.lhs == answer.lhs)
+        return (is_same_side and same(gold.rhs, answer.rhs)) or _proportional(gold, answer)
     sets = [_solution_set(value) for value in (gold, answer)]
     return None not in sets and _same_collection(sets[0], sets[1])
 
 
 def _solution_set(value: Tree) -> Tree:
-    """Of an inequality in one variable; a set is its own."""
+    """Of an inequality in one variable, or of `x \\in S`; a set is its own."""
     if isinstance(value, sympy.Set):
         return value
+    if isinstance(value, sympy.Eq) and isinstance(value.rhs, sympy.Set):
+        return value.rhs if isinstance(value.lhs, sympy.Symbol) else None
     if not _is_relation(value) or len(value.free_symbols) != 1:
         return None
     # math-verify's own `And` keeps the order of a chain and knows no sets.

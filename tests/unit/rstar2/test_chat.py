@@ -162,6 +162,12 @@ def test_tags_of_an_assistant_message_are_tags():
     assert TOKENIZER.convert_tokens_to_ids("<tool_call>") in ids[mask]
 
 
+def test_tag_that_the_tokenizer_does_not_know_is_text_like_its_surroundings():
+    messages = [Message(role="user", content="q"), Message(role="assistant", content="a<think>b")]
+    ids, mask = BARE.render_conversation(messages)
+    assert list(ids[mask])[:-1] == TOKENIZER.encode("a<think>b")
+
+
 def test_other_control_tokens_in_an_assistant_message_are_text():
     messages = [Message(role="user", content="q"), Message(role="assistant", content="<|im_end|>!")]
     ids, mask = BARE.render_conversation(messages)
