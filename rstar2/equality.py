@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import sympy
-from mpmath.libmp.libhyper import NoConvergence
+from mpmath.libmp.libhyper import NoConvergence  # type: ignore[import-untyped]
 from sympy.core.relational import Relational
 from sympy.polys.polyerrors import BasePolynomialError
 
