@@ -278,10 +278,10 @@ def _to_tool_result(result: SandboxResult, config: SandboxConfig, seconds: float
     on the machine, and the same call must always read the same."""
     status = _TOOL_STATUS[result.status]
     is_timeout = status is ToolStatus.TIMEOUT
-    is_stopped = is_timeout or result.status is SandboxStatus.OUTPUT_LIMIT
+    is_stopped = is_timeout or result.status in (SandboxStatus.OUTPUT_LIMIT, SandboxStatus.OOM)
     return ToolResult(
         status=status,
-        stdout="" if is_timeout else result.stdout,
+        stdout="" if is_timeout or result.status is SandboxStatus.OOM else result.stdout,
         stderr="" if is_stopped else result.stderr,
         value="" if is_stopped else result.value,
         detail=_detail(result, config),
@@ -291,10 +291,11 @@ def _to_tool_result(result: SandboxResult, config: SandboxConfig, seconds: float
 
 
 def _detail(result: SandboxResult, config: SandboxConfig) -> str:
-    """One fixed sentence per status."""
+    """One fixed sentence per status: for both timeouts, since a busy machine may swap them."""
+    stopped_late = f"Stopped: it did not end within {config.cpu_seconds:g} s of computing."
     sentences = {
-        SandboxStatus.TIMEOUT_CPU: f"Stopped after {config.cpu_seconds:g} s of CPU time.",
-        SandboxStatus.TIMEOUT_WALL: f"Stopped after {config.wall_seconds:g} s.",
+        SandboxStatus.TIMEOUT_CPU: stopped_late,
+        SandboxStatus.TIMEOUT_WALL: stopped_late,
         SandboxStatus.OOM: f"Stopped: it used more than {config.memory_mib} MiB of memory.",
         SandboxStatus.OUTPUT_LIMIT: "Stopped: it printed too much.",
         SandboxStatus.SIGNAL: f"The interpreter crashed (signal {-result.rc}).",

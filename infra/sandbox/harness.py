@@ -26,6 +26,8 @@ FILENAME = "<snippet>"
 GRACE_SECONDS = 0.1
 """How long children that the snippet left running may finish before they are killed."""
 VALUE_BYTES = 65_536
+LINE_CHARACTERS = 2_000
+"""Longest line of a traceback."""
 NOTEBOOK_HINT = (
     "Notebook commands (lines that begin with % or !) are not available here: "
     "write plain Python; packages cannot be installed.\n"
@@ -162,7 +164,7 @@ def _report(error: BaseException, lines: list[str]) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename != FILENAME:
         trace = trace.tb_next
     try:
-        text = "".join(_without_harness(_format_exception(_type(error), error, trace)))
+        text = _shorten("".join(_without_harness(_format_exception(_type(error), error, trace))))
     except _BaseException:
         text = _type(error).__name__ + "\n"
     if _isinstance(error, SyntaxError) and any(
@@ -170,6 +172,16 @@ def _report(error: BaseException, lines: list[str]) -> None:
     ):
         text += NOTEBOOK_HINT
     _stderr.write(text)
+
+
+def _shorten(text: str) -> str:
+    """Cuts long lines: a traceback repeats the source, of which one line may be all."""
+    if _len(text) <= LINE_CHARACTERS:
+        return text
+    lines = text.split("\n")
+    return "\n".join(
+        li[:LINE_CHARACTERS] + " ..." if _len(li) > LINE_CHARACTERS else li for li in lines
+    )
 
 
 def _without_harness(parts: list[str]) -> Iterator[str]:

@@ -136,6 +136,7 @@ def confine(confinement: Confinement, user_id: int) -> None:
 
     Raises `OSError` when a step fails: the snippet must then not run.
     """
+    os.setsid()  # a group of its own: `kill(0, …)` must not reach the zygote
     if confinement.rung != "D":
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("tmpfs", "/tmp", kind="tmpfs", flags=_TMPFS_FLAGS, options=confinement.tmpfs)
@@ -149,7 +150,5 @@ def confine(confinement: Confinement, user_id: int) -> None:
         kernel.process_control(kernel.PR_SET_DUMPABLE, 1)
     elif confinement.rung == "B":
         kernel.drop_capabilities()
-    else:
-        os.setsid()
     kernel.process_control(kernel.PR_SET_NO_NEW_PRIVS, 1)
     confinement.filter.install()

@@ -29,6 +29,10 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _CLOCK_OF_PROCESS = 2
 
 
+STARVED_FACTOR = 4.0
+"""Over the wall limit: how long a call that gets no processor may take at the most."""
+
+
 class CallLimits(NamedTuple):
     cpu_seconds: float
     wall_seconds: float
@@ -97,15 +101,45 @@ def usage_of(pid: int) -> Usage:
     return Usage(cpu, memory)
 
 
+def starved_seconds(pid: int) -> float:
+    """How long the process, or what it started, was ready to run and got no processor.
+
+    The longest of any of its threads; 0.0 where the kernel does not say.
+    """
+    longest = 0
+    for process in _tree(pid):
+        for thread in _threads_of(process):
+            try:
+                with open(f"/proc/{process}/task/{thread}/schedstat") as file:
+                    longest = max(longest, int(file.read().split()[1]))
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return longest / 1e9
+
+
+def children_of(pid: int) -> list[int]:
+    """Process ids of the children of every thread of `pid`."""
+    found: list[int] = []
+    for thread in _threads_of(pid):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found.extend(int(child) for child in file.read().split())
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _threads_of(pid: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def _tree(pid: int) -> list[int]:
     found = [pid]
     for process in found:
-        try:
-            for thread in os.listdir(f"/proc/{process}/task"):
-                with open(f"/proc/{process}/task/{thread}/children") as file:
-                    found.extend(int(child) for child in file.read().split())
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        found.extend(children_of(process))
     return found
 
 

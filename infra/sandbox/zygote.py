@@ -18,14 +18,11 @@ import select
 import signal
 import sys
 import time
-from fcntl import fcntl
+from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
-from infra.sandbox import harness, isolation, kernel, limits, root, seccomp, tiers
+from infra.sandbox import harness, isolation, kernel, limits, memory_files, root, seccomp, tiers
 
-_MEMFD = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-_F_ADD_SEALS = 1033
-_SEALS = 0x1 | 0x2 | 0x4  # no more seals, no shrinking, no growing
 _VERDICT_BYTES = 1 << 20
 _POLL_SECONDS = 0.05
 _SHORTEST_POLL_SECONDS = 0.002
@@ -72,10 +69,12 @@ class Running:
         self.slot = call.slot
         self.limits = limits.CallLimits(*call.limits)
         cap = self.limits.output_bytes * limits.OUTPUT_FACTOR
-        self.out_fd = _memory_file(cap)
-        self.err_fd = _memory_file(cap)
+        self.out_fd = memory_files.memory_file(cap)
+        self.err_fd = memory_files.memory_file(cap)
         is_code = isinstance(call.payload, str)
-        self.value_fd = _memory_file(harness.VALUE_BYTES + 1 if is_code else _VERDICT_BYTES)
+        self.value_fd = memory_files.memory_file(
+            harness.VALUE_BYTES + 1 if is_code else _VERDICT_BYTES
+        )
         self.pid = self.pidfd = -1
         self.reason = ""
         self.started = self.base_wall = time.monotonic()
@@ -91,7 +90,7 @@ class Zygote(NamedTuple):
     pid_namespace: int
     confinement: isolation.Confinement
     first_user_id: int
-    bytes: int
+    num_bytes: int
     """Address space before any call."""
     started_page: mmap.mmap
     """One byte per slot, shared with children: set when a child is shut in and will run."""
@@ -118,6 +117,8 @@ def main(arguments: list[str]) -> None:
 def _forget_start(entry: isolation.Entry) -> None:
     """Removes what only the start needed: environment, import path, own code."""
     os.environ.clear()
+    sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.argv = [""]
     if entry.rung != "D":
         if entry.tier != "verify":
@@ -141,7 +142,7 @@ def _prepare(entry: isolation.Entry, pid_namespace: int) -> Zygote:
         pid_namespace=pid_namespace,
         confinement=confinement,
         first_user_id=entry.first_user_id,
-        bytes=limits.address_space_bytes(),
+        num_bytes=limits.address_space_bytes(),
         started_page=mmap.mmap(-1, mmap.PAGESIZE),
         null_fd=os.open("/dev/null", os.O_RDONLY),
         poller=poller,
@@ -155,7 +156,7 @@ def _serve(zygote: Zygote) -> NoReturn:
             if fd == zygote.control_fd:
                 _obey(zygote, _receive(fd), running)
             elif fd in running:
-                _finish(zygote, running.pop(fd))
+                _finish(zygote, running.pop(fd), running.values())
         now = time.monotonic()
         for call in running.values():
             if call.next_check <= now and not call.reason:
@@ -185,28 +186,42 @@ def _obey(zygote: Zygote, message: tuple, running: dict[int, Running]) -> None:
 
 def _start(zygote: Zygote, call: Call) -> Running:
     running = Running(call)
-    stdin_fd = _stdin_file(call.stdin) if call.stdin else zygote.null_fd
+    stdin_fd = memory_files.stdin_file(call.stdin) if call.stdin else zygote.null_fd
     zygote.started_page[call.slot] = 0
     try:
-        is_namespaced = zygote.pid_namespace >= 0
-        if is_namespaced:
-            kernel.unshare(kernel.CLONE_NEWPID)
-        try:
-            running.pid = os.fork()
-            if running.pid == 0:
+        running.pid = _fork(zygote)
+        if running.pid == 0:
+            try:
                 _become_call(zygote, call, running, stdin_fd)
-        finally:
-            if is_namespaced:
-                kernel.enter_namespace(zygote.pid_namespace, kernel.CLONE_NEWPID)
+            finally:
+                os._exit(1)  # never back into the zygote's loop
+        running.pidfd = os.pidfd_open(running.pid)
+    except OSError:
+        _close(running)
+        raise
     finally:
         if stdin_fd != zygote.null_fd:
             os.close(stdin_fd)
-        if running.pid <= 0:
-            _close(running)
-    running.pidfd = os.pidfd_open(running.pid)
     zygote.poller.register(running.pidfd, select.EPOLLIN)
     running.next_check = running.started + min(_POLL_SECONDS, running.limits.cpu_seconds)
     return running
+
+
+def _fork(zygote: Zygote) -> int:
+    """A child that is pid 1 of a new process namespace, without a second fork."""
+    if zygote.pid_namespace < 0:
+        return os.fork()
+    kernel.unshare(kernel.CLONE_NEWPID)
+    pid = -1
+    try:
+        pid = os.fork()
+    finally:
+        if pid != 0:
+            try:
+                kernel.enter_namespace(zygote.pid_namespace, kernel.CLONE_NEWPID)
+            except OSError:
+                os._exit(1)  # it could never start a call again; the daemon starts another
+    return pid
 
 
 def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) -> NoReturn:
@@ -219,14 +234,14 @@ def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) ->
         ):
             os.dup2(source, target)
         kernel.close_from(4)
-        limits.limit_call(running.limits, zygote.bytes)
+        limits.limit_call(running.limits, zygote.num_bytes)
         isolation.confine(zygote.confinement, zygote.first_user_id + call.slot)
         zygote.started_page[call.slot] = 1
         zygote.started_page.close()
-        gc.enable()
     except (OSError, ValueError) as error:
         os.write(2, f"the call could not be shut in: {error}".encode())
         os._exit(1)
+    gc.enable()
     if isinstance(call.payload, str):
         harness.run_snippet(call.payload, 3, call.seed)
     tiers.check_pairs(call.payload, 3)
@@ -243,15 +258,24 @@ def _check_limits(call: Running, now: float) -> None:
     if num_answered != call.num_answered:
         call.num_answered, call.base_cpu, call.base_wall = num_answered, used.cpu_seconds, now
     cpu_left = call.limits.cpu_seconds - (used.cpu_seconds - call.base_cpu)
-    wall_left = call.limits.wall_seconds - (now - call.base_wall)
+    wall_left = _wall_left(call, now)
     if used.memory_bytes > call.limits.memory_bytes:
         _kill(call, "oom")
     elif cpu_left <= 0:
         _kill(call, "timeout_cpu")
     elif wall_left <= 0:
         _kill(call, "timeout_wall")
-    pause = min(_POLL_SECONDS, cpu_left, wall_left)
-    call.next_check = now + max(_SHORTEST_POLL_SECONDS, pause)
+    else:
+        pause = min(_POLL_SECONDS, cpu_left, wall_left)
+        call.next_check = now + max(_SHORTEST_POLL_SECONDS, pause)
+
+
+def _wall_left(call: Running, now: float) -> float:
+    """Seconds until the wall limit; what a busy machine took from the call does not count."""
+    limit, passed = call.limits.wall_seconds, now - call.base_wall
+    if limit < passed < limit * limits.STARVED_FACTOR:
+        passed -= limits.starved_seconds(call.pid)
+    return limit - passed
 
 
 def _kill(call: Running, reason: str) -> None:
@@ -260,15 +284,19 @@ def _kill(call: Running, reason: str) -> None:
     call.next_check = time.monotonic() + 3600.0
 
 
-def _finish(zygote: Zygote, call: Running) -> None:
+def _finish(zygote: Zygote, call: Running, others: Iterable[Running]) -> None:
     zygote.poller.unregister(call.pidfd)
     _, status, usage = os.wait4(call.pid, 0)
     if zygote.pid_namespace < 0:
-        _kill_leftovers(call.pid)
+        _kill_leftovers(others)
     rc = os.waitstatus_to_exitcode(status)
-    stdout, is_out_cut, is_out_full = _read_output(call.out_fd, call.limits.output_bytes)
-    stderr, is_err_cut, is_err_full = _read_output(call.err_fd, call.limits.output_bytes)
-    value, is_value_cut, _ = _read_output(call.value_fd, _VERDICT_BYTES)
+    stdout, is_out_cut, is_out_full = memory_files.read_output(
+        call.out_fd, call.limits.output_bytes
+    )
+    stderr, is_err_cut, is_err_full = memory_files.read_output(
+        call.err_fd, call.limits.output_bytes
+    )
+    value, is_value_cut, _ = memory_files.read_output(call.value_fd, _VERDICT_BYTES)
     kind = _status(call.reason, rc, is_full=is_out_full or is_err_full)
     if not zygote.started_page[call.slot] and not call.reason:
         kind = "infra_error"
@@ -300,14 +328,16 @@ def _status(reason: str, rc: int, *, is_full: bool) -> str:
     return "ok" if rc == 0 else "error"
 
 
-def _kill_leftovers(group: int) -> None:
-    """Rung D: what the call left running, by process group and as orphans adopted by us."""
-    for _ in range(100):
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
+def _kill_leftovers(running: Iterable[Running]) -> None:
+    """Rung D: what the call left running. Its orphans are our children, and theirs follow."""
+    known = {call.pid for call in running}
+    for _ in range(1000):
+        orphans = [pid for pid in limits.children_of(os.getpid()) if pid not in known]
+        if not orphans:
             return
-        time.sleep(0.001)
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _infra_error(handle: int, message: str) -> tuple:
@@ -315,32 +345,6 @@ def _infra_error(handle: int, message: str) -> tuple:
         "done",
         *Outcome(handle, "infra_error", -1, b"", message.encode(), b"", False, 0.0, 0.0, 0),
     )
-
-
-def _memory_file(num_bytes: int) -> int:
-    """A memory file of fixed size: writing past its end fails, and its length is its offset."""
-    fd = os.memfd_create("output", _MEMFD)
-    os.ftruncate(fd, num_bytes)
-    fcntl(fd, _F_ADD_SEALS, _SEALS)
-    return fd
-
-
-def _stdin_file(text: str) -> int:
-    fd = os.memfd_create("input", _MEMFD)
-    data = memoryview(text.encode())
-    while data:
-        data = data[os.write(fd, data) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def _read_output(fd: int, cap: int) -> tuple[bytes, bool, bool]:
-    """At most `cap` bytes; whether there was more; whether the file was filled to its end."""
-    length = os.lseek(fd, 0, os.SEEK_CUR)
-    if length <= 0:
-        return b"", False, False
-    size = os.fstat(fd).st_size
-    return os.pread(fd, min(length, cap, size), 0), length > cap, length >= size
 
 
 def _close(call: Running) -> None:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
+from infra.sandbox import protocol
 from infra.sandbox.client import Sandbox, open_sandbox
-from infra.sandbox.resident import daemon_status, stop_daemon
+from infra.sandbox.protocol import SandboxStatus
+from infra.sandbox.resident import (
+    SandboxError,
+    daemon_status,
+    open_socket,
+    sandbox_folder,
+    stop_daemon,
+)
 from rstar2.config import SandboxConfig
 from rstar2.types import ToolCall, ToolStatus, VerdictKind
 
@@ -24,11 +36,23 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("sandbox")
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def sandbox(state_dir: Path) -> AsyncIterator[Sandbox]:
     async with open_sandbox(CONFIG, state_dir) as opened:
         yield opened
     stop_daemon(state_dir)
+
+
+def _health(state_dir: Path) -> dict[str, object]:
+    health = daemon_status(state_dir)
+    assert health is not None
+    return health
+
+
+def _zygote_pid(state_dir: Path, tier: str) -> int:
+    tiers = _health(state_dir)["tiers"]
+    assert isinstance(tiers, dict)
+    return int(tiers[tier]["pid"])
 
 
 async def test_runs_code_and_shows_the_value_of_the_last_expression(sandbox: Sandbox) -> None:
@@ -50,6 +74,67 @@ async def test_execute_answers_code_that_is_no_string_as_malformed(sandbox: Sand
     assert result.detail == "code: expected a string, got list"
 
 
+async def test_execute_answers_an_unknown_tool(sandbox: Sandbox) -> None:
+    result = await sandbox.execute(ToolCall(name="bash", arguments={"code": "ls"}), call_id="bash")
+    assert result.status is ToolStatus.UNKNOWN_TOOL
+
+
+async def test_a_stopped_program_reads_the_same_wherever_it_was_stopped(sandbox: Sandbox) -> None:
+    code = "import sys\nprint('so far', flush=True)\nwhile True: pass"
+    call = ToolCall(name="python", arguments={"code": code})
+    result = await sandbox.execute(call, call_id="loop")
+    assert (result.status, result.stdout) == (ToolStatus.TIMEOUT, "")
+    assert result.detail == "Stopped: it did not end within 1 s of computing."
+
+
+async def test_numpy_and_sympy_are_routed_to_warm_interpreters(sandbox: Sandbox) -> None:
+    numpy = await sandbox.run("import numpy as np\nnp.arange(3).sum()", call_id="numpy")
+    sympy = await sandbox.run("from sympy import *\nfactor(Symbol('x')**2 - 1)", call_id="sympy")
+    assert (numpy.value, sympy.value) == ("np.int64(3)", "(x - 1)*(x + 1)")
+    tiers = (await sandbox.health())["tiers"]
+    assert isinstance(tiers, dict)
+    assert {"tiny", "numpy", "sympy"} <= set(tiers)
+
+
+async def test_the_same_call_id_draws_the_same_numbers_and_another_draws_others(
+    sandbox: Sandbox,
+) -> None:
+    code = (
+        "import random, numpy as np\n"
+        "(random.random(), np.random.rand(), np.random.default_rng().random())"
+    )
+    first = await sandbox.run(code, call_id="r1/0/0")
+    again = await sandbox.run(code, call_id="r1/0/0")
+    other = await sandbox.run(code, call_id="r1/1/0")
+    assert first.value == again.value
+    assert set(first.value.strip("()").split(", ")).isdisjoint(other.value.strip("()").split(", "))
+
+
+async def test_hash_order_and_addresses_do_not_change_between_calls(sandbox: Sandbox) -> None:
+    code = "class A: pass\nprint(A(), hash('a'), {str(i) for i in range(20)})\nprint"
+    results = [await sandbox.run(code, call_id=f"hash/{i}") for i in range(2)]
+    assert results[0].stdout == results[1].stdout
+    assert "object at 0x...>" in results[0].stdout
+
+
+async def test_hex_numbers_are_not_taken_for_addresses(sandbox: Sandbox) -> None:
+    result = await sandbox.run("print(hex(2**40), hex(255))", call_id="hex")
+    assert result.stdout == "0x10000000000 0xff\n"
+
+
+async def test_a_killed_interpreter_gives_its_call_one_result(
+    sandbox: Sandbox, state_dir: Path
+) -> None:
+    running = asyncio.create_task(
+        sandbox.run("import time\ntime.sleep(0.5)\nprint('done')", call_id="zygote")
+    )
+    await asyncio.sleep(0.2)
+    os.kill(_zygote_pid(state_dir, "tiny"), signal.SIGKILL)
+    result = await running
+    assert (result.status, result.stdout) == ("ok", "done\n")
+    assert _health(state_dir)["num_restarts"] == 1
+
+
 async def test_a_killed_daemon_is_restarted_and_the_call_answered(
     sandbox: Sandbox, state_dir: Path
 ) -> None:
@@ -57,14 +142,96 @@ async def test_a_killed_daemon_is_restarted_and_the_call_answered(
         sandbox.run("import time\ntime.sleep(0.5)\nprint('done')", call_id="orphan")
     )
     await asyncio.sleep(0.2)
-    before = daemon_status(state_dir)
-    assert before is not None
+    before = _health(state_dir)
     os.kill(int(str(before["pid"])), signal.SIGKILL)
     result = await running
-    after = daemon_status(state_dir)
-    assert after is not None
     assert (result.status, result.stdout) == ("ok", "done\n")
-    assert after["pid"] != before["pid"]
+    assert _health(state_dir)["pid"] != before["pid"]
+
+
+async def test_a_batch_outlives_its_daemon_and_no_call_is_lost(
+    sandbox: Sandbox, state_dir: Path
+) -> None:
+    tasks = [
+        asyncio.create_task(sandbox.run(f"print({i} + 1)", call_id=f"batch/{i}")) for i in range(60)
+    ]
+    await asyncio.sleep(0.1)
+    os.kill(int(str(_health(state_dir)["pid"])), signal.SIGKILL)
+    results = await asyncio.gather(*tasks)
+    assert [r.stdout for r in results] == [f"{i + 1}\n" for i in range(60)]
+    assert [r.call_id for r in results] == [f"batch/{i}" for i in range(60)]
+
+
+async def test_a_client_that_leaves_takes_its_calls_along(
+    sandbox: Sandbox, state_dir: Path
+) -> None:
+    async with open_sandbox(CONFIG, state_dir) as other:
+        sleeping = asyncio.create_task(other.run("import time\ntime.sleep(4)", call_id="left"))
+        await asyncio.sleep(0.2)
+        assert _health(state_dir)["num_running"] == 1
+    with pytest.raises(asyncio.CancelledError):
+        await sleeping
+    started = time.monotonic()
+    while _health(state_dir)["num_running"]:
+        assert time.monotonic() - started < 3
+        await asyncio.sleep(0.05)
+
+
+async def test_a_cancelled_call_is_ended(sandbox: Sandbox, state_dir: Path) -> None:
+    task = asyncio.create_task(sandbox.run("import time\ntime.sleep(4)", call_id="cancelled"))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    started = time.monotonic()
+    while _health(state_dir)["num_running"]:
+        assert time.monotonic() - started < 3
+        await asyncio.sleep(0.05)
+
+
+async def test_another_client_is_not_starved_by_a_long_queue(
+    sandbox: Sandbox, state_dir: Path
+) -> None:
+    bulk = [
+        asyncio.create_task(sandbox.run("import time\ntime.sleep(0.1)", call_id=f"bulk/{i}"))
+        for i in range(30)
+    ]
+    await asyncio.sleep(0.05)
+    async with open_sandbox(CONFIG, state_dir) as other:
+        result = await other.run("print(1)", call_id="interactive")
+    assert result.stdout == "1\n"
+    assert sum(task.done() for task in bulk) < 25
+    await asyncio.gather(*bulk)
+
+
+async def test_a_call_id_in_flight_names_one_call(sandbox: Sandbox) -> None:
+    first = asyncio.create_task(sandbox.run("import time\ntime.sleep(0.2)\n1", call_id="twice"))
+    await asyncio.sleep(0.05)
+    with pytest.raises(ValueError, match="already running"):
+        await sandbox.run("2", call_id="twice")
+    assert (await first).value == "1"
+
+
+async def test_raw_frames_that_are_wrong_get_a_typed_error_and_the_daemon_lives(
+    sandbox: Sandbox, state_dir: Path
+) -> None:
+    limits = {"cpu_s": 1.0, "wall_s": 5.0, "mem_mb": 256, "output_bytes": 1000}
+    with open_socket(sandbox_folder(state_dir)) as path:
+        reader, writer = await asyncio.open_unix_connection(path)
+    for call_id, change in (
+        ("code", {"code": 7}),
+        ("long", {"code": "#" * 10_000_000}),
+        ("limit", {"code": "1", "cpu_s": "much"}),
+        ("kind", {"kind": "ruby", "code": "1"}),
+    ):
+        writer.write(protocol.encode({"call_id": call_id, **limits, **change}))
+        reply = await protocol.read_message(reader)
+        assert reply is not None
+        assert (reply["call_id"], reply["status"]) == (call_id, "error")
+    writer.write(b"\xff\xff\xff\xff")
+    assert await protocol.read_message(reader) is None
+    writer.close()
+    assert (await sandbox.run("1", call_id="after")).value == "1"
 
 
 async def test_grades_equal_text_mathematics_and_strangers(sandbox: Sandbox) -> None:
@@ -74,3 +241,62 @@ async def test_grades_equal_text_mathematics_and_strangers(sandbox: Sandbox) -> 
         VerdictKind.CORRECT,
         VerdictKind.INCORRECT,
     ]
+
+
+async def test_a_daemon_of_other_settings_is_replaced(tmp_path: Path) -> None:
+    try:
+        async with open_sandbox(CONFIG, tmp_path):
+            before = _health(tmp_path)
+        other = CONFIG.model_copy(update={"num_slots": 1})
+        async with open_sandbox(other, tmp_path, replace=False):
+            assert _health(tmp_path)["pid"] == before["pid"]
+        async with open_sandbox(other, tmp_path):
+            assert _health(tmp_path)["num_slots"] == 1
+    finally:
+        assert stop_daemon(tmp_path)
+    assert daemon_status(tmp_path) is None
+    assert not stop_daemon(tmp_path)
+
+
+async def test_two_clients_that_start_at_once_share_one_daemon(tmp_path: Path) -> None:
+    async def pid() -> object:
+        async with open_sandbox(CONFIG, tmp_path) as sandbox:
+            return (await sandbox.health())["pid"]
+
+    try:
+        pids = await asyncio.gather(*(pid() for _ in range(3)))
+    finally:
+        stop_daemon(tmp_path)
+    assert len(set(pids)) == 1
+
+
+async def test_a_rung_that_cannot_be_reached_refuses_with_the_remedy(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "infra.sandbox.daemon", "--state-dir", str(tmp_path)]
+    command += ["--max-rung", "D", "--min-rung", "B"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "no isolation rung at or above 'B'" in done.stdout
+    assert 'sandbox.min_rung = \\"D\\"' in done.stdout
+
+
+async def test_an_address_that_is_no_folder_of_a_daemon_is_refused(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"address": "http://localhost:8088"})
+    with pytest.raises(SandboxError, match="expected auto, or unix://"):
+        async with open_sandbox(config, tmp_path):
+            pass
+
+
+async def test_a_crash_is_a_signal_with_its_number(sandbox: Sandbox) -> None:
+    result = await sandbox.run("import ctypes\nctypes.string_at(0)", call_id="segfault")
+    assert (result.status, result.rc) == (SandboxStatus.SIGNAL, -signal.SIGSEGV)
+
+
+async def test_client_and_daemon_load_neither_torch_nor_prefect() -> None:
+    code = (
+        "import sys, infra.sandbox.client, infra.sandbox.daemon, infra.sandbox.resident\n"
+        "print([m for m in ('torch', 'prefect', 'transformers', 'duckdb') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
