@@ -15,6 +15,7 @@ Does not talk to other processes, and holds no rollout over a change of weights 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -156,9 +157,10 @@ class EmbeddedEngine:
                     f"come from policy version {version}; release them before new weights"
                 )
             loads = [lane.call(lambda lane: lane.load(weights, version)) for lane in self._lanes]
-            for load in loads:
-                load.result()
             self.policy_version = version
+        # Not under the lock: a lane may need it first, to hand back what was released meanwhile.
+        for load in loads:
+            load.result()
 
     def self_test(self) -> None:
         """Checks with the loaded weights that a token's bits are those of any pass it is in.
@@ -291,7 +293,8 @@ _Settled = tuple[asyncio.Future[Completion], Completion | Exception]
 
 
 def _settle_on(loop: asyncio.AbstractEventLoop, outcomes: list[_Settled]) -> None:
-    if not loop.is_closed():
+    # A loop that is closed has nobody left who waits.
+    with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(_settle, outcomes)
 
 

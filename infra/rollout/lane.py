@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
 from infra.rollout.decoder import Decoder, KeyValueCache, Weights
 from infra.rollout.sampling import SamplingRows, sample
+from infra.rollout.slots import empty_columns
 from rstar2.types import (
     Completion,
     FinishReason,
@@ -38,7 +37,6 @@ MAX_FORCED_TOKENS = 32
 there cost less than a pass of their own. Prompts are fed at once: their group waits for them."""
 FIRST_TOKENS = 256
 """Tokens that a slot holds at first; the cache grows when a conversation needs more."""
-NO_TOKEN = -1
 
 
 class NonFiniteLogitsError(ArithmeticError):
@@ -87,45 +85,6 @@ class _Conversation:
     """Of the first turn: rollouts of a group share its keys and values."""
 
 
-@dataclass(kw_only=True, slots=True, eq=False)
-class _Columns:
-    """What a slot's conversation is at, one row for each slot."""
-
-    tokens: NDArray[np.int32]  # [S, T], the conversation
-    logprobs: NDArray[np.float32]  # [S, T], where sampled
-    lengths: NDArray[np.int64]  # tokens known
-    cached: NDArray[np.int64]  # tokens whose keys and values are in the cache
-    starts: NDArray[np.int64]  # where this turn's completion begins
-    limits: NDArray[np.int64]  # length at which it ends
-    seeds: NDArray[np.uint64]
-    temperatures: NDArray[np.float32]
-    top_ps: NDArray[np.float32]
-    stops: NDArray[np.int32]  # [S, K], filled up with NO_TOKEN
-
-    def move(self, *, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-        for item in fields(self):
-            column = getattr(self, item.name)
-            column[target] = column[source]
-
-
-def _empty_columns(num_slots: int, max_tokens: int) -> _Columns:
-    def whole() -> NDArray[np.int64]:
-        return np.zeros(num_slots, dtype=np.int64)
-
-    return _Columns(
-        tokens=np.zeros((num_slots, max_tokens), dtype=np.int32),
-        logprobs=np.zeros((num_slots, max_tokens), dtype=np.float32),
-        lengths=whole(),
-        cached=whole(),
-        starts=whole(),
-        limits=whole(),
-        seeds=np.zeros(num_slots, dtype=np.uint64),
-        temperatures=np.ones(num_slots, dtype=np.float32),
-        top_ps=np.ones(num_slots, dtype=np.float32),
-        stops=np.full((num_slots, 1), NO_TOKEN, dtype=np.int32),
-    )
-
-
 @dataclass(slots=True)
 class _Feed:
     """What is done before a decode pass."""
@@ -149,7 +108,7 @@ class Lane:
         cache = KeyValueCache(weights.shape, num_slots=self.num_slots, max_tokens=tokens)
         self._decoder = Decoder(weights, cache)
         self._version = policy_version
-        self._columns = _empty_columns(self.num_slots, cache.max_tokens)
+        self._columns = empty_columns(self.num_slots, cache.max_tokens)
         self._occupants: list[_Conversation | None] = [None] * self.num_slots
         self._conversations: dict[str, _Conversation] = {}
         self._leaders: dict[bytes, _Conversation] = {}
@@ -170,17 +129,8 @@ class Lane:
         request = job.request
         conversation = self._conversations.get(request.rollout_id) or self._open(job)
         self._reserve(len(request.token_ids) + request.max_new_tokens)
-        columns = self._columns
-        slot, old = conversation.slot, int(columns.lengths[conversation.slot])
         conversation.job = job
-        length = old + len(job.new_token_ids)
-        columns.tokens[slot, old:length] = job.new_token_ids
-        columns.lengths[slot] = columns.starts[slot] = length
-        columns.limits[slot] = length + request.max_new_tokens
-        columns.seeds[slot] = request.seed
-        columns.temperatures[slot] = request.temperature
-        columns.top_ps[slot] = request.top_p
-        self._set_stops(slot, request.stop_token_ids)
+        self._columns.set_turn(conversation.slot, request, job.new_token_ids)
         self._ready.append(conversation)
 
     def drop(self, rollout_id: str) -> None:
@@ -212,7 +162,7 @@ class Lane:
         conversation = _Conversation(slot=slot, job=None, prompt=prompt)
         self._occupants[slot] = conversation
         self._conversations[job.request.rollout_id] = conversation
-        self._columns.lengths[slot] = self._columns.cached[slot] = 0
+        self._columns.clear(slot)
         return conversation
 
     def _reserve(self, num_tokens: int) -> None:
@@ -223,20 +173,7 @@ class Lane:
         shape = self._decoder.weights.shape
         target = max(num_tokens, min(2 * cache.max_tokens, shape.max_positions))
         self._decoder.cache = cache.grown(shape, max_tokens=target)
-        for name in ("tokens", "logprobs"):
-            old = getattr(self._columns, name)
-            new = np.zeros((self.num_slots, self._decoder.cache.max_tokens), dtype=old.dtype)
-            new[:, : old.shape[1]] = old
-            setattr(self._columns, name, new)
-
-    def _set_stops(self, slot: int, stop_token_ids: Sequence[int]) -> None:
-        stops = self._columns.stops
-        if len(stop_token_ids) > stops.shape[1]:
-            wider = np.full((self.num_slots, len(stop_token_ids)), NO_TOKEN, dtype=np.int32)
-            wider[:, : stops.shape[1]] = stops
-            self._columns.stops = stops = wider
-        stops[slot] = NO_TOKEN
-        stops[slot, : len(stop_token_ids)] = stop_token_ids
+        self._columns.grow(self._decoder.cache.max_tokens)
 
     def _admit(self) -> None:
         """Moves ready conversations into the batch while there is room, and feeds them."""
