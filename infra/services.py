@@ -39,6 +39,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CHEAP_SERVER = {
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_READ_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "2",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "100",
+    "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "2",
     "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_LOOP_SECONDS": "60",
     "PREFECT_SERVER_SERVICES_FOREMAN_LOOP_SECONDS": "60",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "60",
@@ -46,8 +52,9 @@ CHEAP_SERVER = {
     "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "60",
     "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "60",
 }
-"""Every service of the server stays on; those that wake each 5 s wake each minute (idle CPU of one
-core: 1.4 % instead of 2.0 %). The recipe runs on the same two cores."""
+"""The recipe runs on the same cores. Every service stays on; those that wake each 5 s wake each
+minute, and task runs are written 100 at a time instead of singly, at most 2 s late: 3.3 s of CPU
+for 250 task runs instead of 7.6, and 1.4 % of a core when idle instead of 2.0 %."""
 
 
 class ServiceError(RuntimeError):
