@@ -88,7 +88,7 @@ def print_outcome(outcome: Outcome) -> int:
     if not console.is_terminal:
         console = Console(soft_wrap=True, highlight=False, width=LOG_WIDTH)
     for result in outcome.stages:
-        console.print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
+        console.print(f"{result.gate.verdict}: {result.gate.reason}")
     if outcome.filtered:
         dropped, total = outcome.filtered
         console.print(f"difficulty filter: {dropped} of {total} problems dropped")

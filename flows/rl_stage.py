@@ -15,7 +15,7 @@ from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
 from tasks.batches import build_batch
 from tasks.evaluation import evaluate
-from tasks.ledger import Ledger
+from tasks.ledger import Ledger, gate_decision_from
 from tasks.metrics import Progress, step_line, step_metrics_of
 from tasks.problems import held_out_problems
 from tasks.promotion import decide
@@ -54,7 +54,7 @@ def train_until_gate(resources: Resources, stage: str, problem_set: ArtifactRef)
     committed = resources.ledger.steps(stage)
     decision = GateDecision(verdict=GateVerdict.CONTINUE, reason="", evidence={})
     if committed:
-        decision = GateDecision(**committed[-1].values["gate"])
+        decision = gate_decision_from(committed[-1].values["gate"])
     step = committed[-1].step or 0 if committed else 0
     progress = Progress(resources.ledger.run, stage, resources.config.gates[stage].max_steps)
     while decision.verdict == GateVerdict.CONTINUE:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from data_catalog.catalog import CatalogError, publish
 from data_catalog.records import Manifest, ManifestKind, manifest_from_json, manifest_json
@@ -200,18 +201,24 @@ def catalog_path(store: ObjectStore) -> Path:
     return store.local_root / "catalog.duckdb"
 
 
+def gate_decision_from(values: Mapping[str, Any]) -> GateDecision:
+    """A `GateDecision` from a manifest's values."""
+    return GateDecision(
+        verdict=GateVerdict(values["verdict"]),
+        reason=values["reason"],
+        evidence=values["evidence"],
+    )
+
+
 def stage_result_from(values: Mapping[str, object]) -> StageResult:
     """A `StageResult` from its manifest's values."""
     tree = json.loads(json.dumps(values))
-    gate = tree["gate"]
     return StageResult(
         stage=tree["stage"],
         checkpoint=ArtifactRef(**tree["checkpoint"]),
         problem_set=ArtifactRef(**tree["problem_set"]) if tree["problem_set"] else None,
         last_step=tree["last_step"],
-        gate=GateDecision(
-            verdict=GateVerdict(gate["verdict"]), reason=gate["reason"], evidence=gate["evidence"]
-        ),
+        gate=gate_decision_from(tree["gate"]),
         scores=tuple(Score(**score) for score in tree["scores"]),
     )
 

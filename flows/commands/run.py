@@ -111,4 +111,6 @@ def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
 
 def _failure(state: object) -> BaseException:
     error = state.result(raise_on_failure=False)  # type: ignore[attr-defined]
-    return error if isinstance(error, BaseException) else RuntimeError(str(error))
+    if isinstance(error, BaseException):
+        return error
+    return RuntimeError(f"the flow ended in state {state} before its run did; start it again")

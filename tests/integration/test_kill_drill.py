@@ -12,6 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from data_catalog.records import manifest_from_json
 from infra.object_store import open_store
 from tasks.ledger import Ledger
 
@@ -74,14 +75,12 @@ def manifests(ledger: Ledger) -> Iterator[str]:
 def final_weights(ledger: Ledger) -> bytes:
     result = ledger.stage_result("rl-3")
     assert result is not None
-    return (ledger.store.local_path(result.checkpoint) / "model.safetensors").read_bytes()
+    return (ledger.store.local_path(result.checkpoint) / "model" / "model.safetensors").read_bytes()
 
 
 def sampled(ledger: Ledger) -> list[tuple[str, str]]:
     """Content of every committed rollouts part."""
     found = (ledger.store.get_bytes(key) for key in manifests(ledger))
-    from data_catalog.records import manifest_from_json
-
     parts = [manifest_from_json(data).parts.get("rollouts") for data in found]
     return sorted((part.uri, part.sha256) for part in parts if part)
 

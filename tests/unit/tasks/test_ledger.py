@@ -10,7 +10,15 @@ import pytest
 from infra.object_store import open_store
 from rstar2.config import load_config
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
-from tasks.ledger import Ledger, LedgerError, num_dropped, open_ledger, run_names, start_run
+from tasks.ledger import (
+    Ledger,
+    LedgerError,
+    gate_decision_from,
+    num_dropped,
+    open_ledger,
+    run_names,
+    start_run,
+)
 from tasks.promotion_answers import answer, answered, held_stage
 
 CHECKPOINT = ArtifactRef(kind="checkpoint", uri="demo/rl-1/c", sha256="ab", num_bytes=3)
@@ -34,6 +42,15 @@ def test_a_committed_manifest_is_found_by_the_next_process(tmp_path: Path) -> No
     assert Ledger(open_store(str(tmp_path)), "demo").stage_result("rl-1") == result(
         GateVerdict.PROMOTE
     )
+
+
+def test_a_step_s_decision_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    decision = result(GateVerdict.PROMOTE).gate
+    new_ledger(tmp_path).commit("step", stage="rl-1", step=1, values={"gate": asdict(decision)})
+    (step,) = Ledger(open_store(str(tmp_path)), "demo").steps("rl-1")
+    restored = gate_decision_from(step.values["gate"])
+    assert restored == decision
+    assert restored.verdict is GateVerdict.PROMOTE
 
 
 def test_a_fact_is_committed_only_once(tmp_path: Path) -> None:
