@@ -28,6 +28,14 @@ SOCKET_NAME = "daemon.sock"
 LOCK_NAME = "daemon.lock"
 EXPIRE_SECONDS = 10.0
 """How often waiting, hanging and idling are looked at."""
+TRIAL_CODE = """\
+import colorsys, os
+site = os.path.dirname(os.__file__) + "/site-packages"
+folders = [f"{site}/{name}" for name in os.listdir(site)] if os.path.isdir(site) else []
+[os.listdir(folder) for folder in folders if os.path.isdir(folder)]
+1 + 1
+"""
+"""Also whether a call can read the libraries, which an environment of root alone forbids on A."""
 
 
 async def probe(settings: Settings) -> tuple[Warm, ZygoteProcess]:
@@ -69,7 +77,7 @@ async def _try_rung(warm: Warm) -> ZygoteProcess:
             done.set_exception(ZygoteError("its interpreter died in a trial call"))
 
     zygote.on_death = died
-    zygote.send(("run", 0, 0, "1 + 1", "", 0, (5.0, 30.0, 256 << 20, 4096)))
+    zygote.send(("run", 0, 0, TRIAL_CODE, "", 0, (5.0, 30.0, 256 << 20, 4096)))
     outcome = await done
     if outcome[2] != "ok" or outcome[6] != b"2":
         zygote.kill()

@@ -58,10 +58,13 @@ def limit_zygote() -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def limit_call(limits: CallLimits, zygote_bytes: int) -> None:
-    """Limits of one call, set in the child. Address space is counted on top of the zygote's."""
+def limit_call(limits: CallLimits, *, zygote_bytes: int, num_items: int) -> None:
+    """Limits of one call, set in the child. Address space is counted on top of the zygote's.
+
+    The time limits hold for each of `num_items`, one after another in one process.
+    """
     memory = zygote_bytes + limits.memory_bytes
-    cpu = math.ceil(limits.cpu_seconds) + 1
+    cpu = math.ceil(limits.cpu_seconds * num_items) + 1
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
     resource.setrlimit(resource.RLIMIT_NPROC, (NUM_PROCESSES, NUM_PROCESSES))

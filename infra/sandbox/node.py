@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
@@ -194,7 +194,7 @@ class Node:
             if call.num_attempts < MAX_ATTEMPTS and not self.stopping.is_set():
                 call.client.queue.appendleft(call)
             else:
-                self.answer(call, SandboxStatus.INFRA_ERROR, stderr=reason, rc=-1)
+                self.give_back(call, SandboxStatus.INFRA_ERROR, reason)
         self.dispatch()
 
     def release(self, call: Queued) -> None:
@@ -211,9 +211,9 @@ class Node:
         text = protocol.to_text(value)
         if isinstance(call.request, protocol.VerifyRequest):
             text = json.dumps(tiers.read_verdicts(value))
-        self.answer(
-            call,
-            SandboxStatus.INFRA_ERROR if status == "cancelled" else SandboxStatus(status),
+        result = SandboxResult(
+            call_id=call.request.call_id,
+            status=SandboxStatus.INFRA_ERROR if status == "cancelled" else SandboxStatus(status),
             rc=rc,
             stdout=protocol.to_text(stdout),
             stderr=protocol.to_text(stderr),
@@ -223,22 +223,22 @@ class Node:
             wall_s=round(wall, 6),
             max_rss=max_rss,
         )
+        self.answer(call, result)
         self.dispatch()
 
-    def answer(self, call: Queued, status: SandboxStatus, **values: object) -> None:
+    def give_back(self, call: Queued, status: SandboxStatus, reason: str) -> None:
+        """Answers a call that was not judged: it may be sent again."""
+        call_id = call.request.call_id
+        self.answer(call, SandboxResult(call_id=call_id, status=status, rc=-1, stderr=reason))
+
+    def answer(self, call: Queued, result: SandboxResult) -> None:
         """The one result of a call, unless its client is gone."""
         if call.client.calls.pop(call.request.call_id, None) is None:
             return
-        self.num_done[str(status)] = self.num_done.get(str(status), 0) + 1
-        queue_s = (call.started or time.monotonic()) - call.arrived
-        result = SandboxResult(
-            call_id=call.request.call_id,
-            status=status,
-            queue_s=round(queue_s, 6),
-            rung=self.warm.rung,
-            node=self.warm.node,
-            **values,  # type: ignore[arg-type]
-        )
+        status = str(result.status)
+        self.num_done[status] = self.num_done.get(status, 0) + 1
+        queue_s = round((call.started or time.monotonic()) - call.arrived, 6)
+        result = replace(result, queue_s=queue_s, rung=self.warm.rung, node=self.warm.node)
         self.reply(call.client, result)
 
     def reply(self, client: Client, result: SandboxResult) -> None:
@@ -265,7 +265,8 @@ class Node:
         now = time.monotonic()
         for client in self.clients.values():
             while client.queue and now - client.queue[0].arrived > QUEUE_SECONDS:
-                self.answer(client.queue.popleft(), SandboxStatus.QUEUE_TIMEOUT, rc=-1)
+                reason = f"waited longer than {QUEUE_SECONDS:g} s"
+                self.give_back(client.queue.popleft(), SandboxStatus.QUEUE_TIMEOUT, reason)
         for call in self.running.values():
             if now - call.started > _patience_seconds(call.request):
                 _kill(self.zygotes.get(call.tier))  # it hangs: its calls run again in another

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from infra.sandbox.protocol import MAX_ANSWER_CHARACTERS, RETRYABLE, SandboxStatus
+from infra.sandbox.protocol import RETRYABLE, SandboxStatus
 from rstar2.grading import grade_exact
 from rstar2.types import Verdict, VerdictKind
 
@@ -45,9 +45,6 @@ def _at_once(gold: str, answer: str) -> Verdict | None:
     verdict = grade_exact(gold, answer)
     if verdict is not None:
         return verdict
-    if max(len(gold), len(answer)) > MAX_ANSWER_CHARACTERS:
-        reason = f"longer than {MAX_ANSWER_CHARACTERS} characters: not checked"
-        return Verdict(kind=VerdictKind.UNDECIDED, reason=reason)
     try:
         (gold + answer).encode()
     except UnicodeEncodeError:

@@ -22,22 +22,15 @@ from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
 from infra.sandbox import harness, isolation, kernel, limits, memory_files, root, seccomp, tiers
-
-_VERDICT_BYTES = 1 << 20
-_POLL_SECONDS = 0.05
-_SHORTEST_POLL_SECONDS = 0.002
-
-
-class Call(NamedTuple):
-    """What the daemon sends. `handle` is the daemon's number: children never see a call id."""
-
-    handle: int
-    slot: int
-    payload: str | tuple[tuple[str, str], ...]
-    """Source code, or pairs of gold and answer (verify tier)."""
-    stdin: str
-    seed: int
-    limits: tuple[float, float, int, int]
+from infra.sandbox.running_call import (
+    POLL_SECONDS,
+    VERDICT_BYTES,
+    Call,
+    Running,
+    check_limits,
+    close,
+    kill,
+)
 
 
 class Outcome(NamedTuple):
@@ -54,33 +47,6 @@ class Outcome(NamedTuple):
     wall_seconds: float
     max_rss: int
     """Bytes."""
-
-
-class Running:
-    """A forked call and what its limits look like."""
-
-    __slots__ = (
-        "base_cpu", "base_wall", "err_fd", "handle", "limits", "next_check", "num_answered",
-        "out_fd", "pid", "pidfd", "reason", "slot", "started", "value_fd",
-    )  # fmt: skip
-
-    def __init__(self, call: Call) -> None:
-        self.handle = call.handle
-        self.slot = call.slot
-        self.limits = limits.CallLimits(*call.limits)
-        cap = self.limits.output_bytes * limits.OUTPUT_FACTOR
-        self.out_fd = memory_files.memory_file(cap)
-        self.err_fd = memory_files.memory_file(cap)
-        is_code = isinstance(call.payload, str)
-        self.value_fd = memory_files.memory_file(
-            harness.VALUE_BYTES + 1 if is_code else _VERDICT_BYTES
-        )
-        self.pid = self.pidfd = -1
-        self.reason = ""
-        self.started = self.base_wall = time.monotonic()
-        self.base_cpu = 0.0
-        self.num_answered = 0
-        self.next_check = self.started
 
 
 class Zygote(NamedTuple):
@@ -160,7 +126,7 @@ def _serve(zygote: Zygote) -> NoReturn:
         now = time.monotonic()
         for call in running.values():
             if call.next_check <= now and not call.reason:
-                _check_limits(call, now)
+                check_limits(call, now)
 
 
 def _seconds_to_next_check(running: dict[int, Running]) -> float | None:
@@ -173,7 +139,7 @@ def _obey(zygote: Zygote, message: tuple, running: dict[int, Running]) -> None:
     if message[0] == "kill":
         for found in running.values():
             if found.handle == message[1]:
-                _kill(found, "cancelled")
+                kill(found, "cancelled")
         return
     call = Call(*message[1:])
     try:
@@ -197,13 +163,13 @@ def _start(zygote: Zygote, call: Call) -> Running:
                 os._exit(1)  # never back into the zygote's loop
         running.pidfd = os.pidfd_open(running.pid)
     except OSError:
-        _close(running)
+        close(running)
         raise
     finally:
         if stdin_fd != zygote.null_fd:
             os.close(stdin_fd)
     zygote.poller.register(running.pidfd, select.EPOLLIN)
-    running.next_check = running.started + min(_POLL_SECONDS, running.limits.cpu_seconds)
+    running.next_check = running.started + min(POLL_SECONDS, running.limits.cpu_seconds)
     return running
 
 
@@ -234,7 +200,8 @@ def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) ->
         ):
             os.dup2(source, target)
         kernel.close_from(4)
-        limits.limit_call(running.limits, zygote.num_bytes)
+        num_items = 1 if isinstance(call.payload, str) else len(call.payload)
+        limits.limit_call(running.limits, zygote_bytes=zygote.num_bytes, num_items=num_items)
         isolation.confine(zygote.confinement, zygote.first_user_id + call.slot)
         zygote.started_page[call.slot] = 1
         zygote.started_page.close()
@@ -246,42 +213,6 @@ def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) ->
         harness.run_snippet(call.payload, 3, call.seed)
     tiers.check_pairs(call.payload, 3)
     os._exit(0)
-
-
-def _check_limits(call: Running, now: float) -> None:
-    """Kills a call that is over a limit, and says when to look at it next.
-
-    Where verdicts are streamed, each one that arrives starts the time limits anew.
-    """
-    used = limits.usage_of(call.pid)
-    num_answered = os.lseek(call.value_fd, 0, os.SEEK_CUR)
-    if num_answered != call.num_answered:
-        call.num_answered, call.base_cpu, call.base_wall = num_answered, used.cpu_seconds, now
-    cpu_left = call.limits.cpu_seconds - (used.cpu_seconds - call.base_cpu)
-    wall_left = _wall_left(call, now)
-    if used.memory_bytes > call.limits.memory_bytes:
-        _kill(call, "oom")
-    elif cpu_left <= 0:
-        _kill(call, "timeout_cpu")
-    elif wall_left <= 0:
-        _kill(call, "timeout_wall")
-    else:
-        pause = min(_POLL_SECONDS, cpu_left, wall_left)
-        call.next_check = now + max(_SHORTEST_POLL_SECONDS, pause)
-
-
-def _wall_left(call: Running, now: float) -> float:
-    """Seconds until the wall limit; what a busy machine took from the call does not count."""
-    limit, passed = call.limits.wall_seconds, now - call.base_wall
-    if limit < passed < limit * limits.STARVED_FACTOR:
-        passed -= limits.starved_seconds(call.pid)
-    return limit - passed
-
-
-def _kill(call: Running, reason: str) -> None:
-    call.reason = reason
-    signal.pidfd_send_signal(call.pidfd, signal.SIGKILL)
-    call.next_check = time.monotonic() + 3600.0
 
 
 def _finish(zygote: Zygote, call: Running, others: Iterable[Running]) -> None:
@@ -296,7 +227,7 @@ def _finish(zygote: Zygote, call: Running, others: Iterable[Running]) -> None:
     stderr, is_err_cut, is_err_full = memory_files.read_output(
         call.err_fd, call.limits.output_bytes
     )
-    value, is_value_cut, _ = memory_files.read_output(call.value_fd, _VERDICT_BYTES)
+    value, is_value_cut, _ = memory_files.read_output(call.value_fd, VERDICT_BYTES)
     kind = _status(call.reason, rc, is_full=is_out_full or is_err_full)
     if not zygote.started_page[call.slot] and not call.reason:
         kind = "infra_error"
@@ -312,7 +243,7 @@ def _finish(zygote: Zygote, call: Running, others: Iterable[Running]) -> None:
         wall_seconds=time.monotonic() - call.started,
         max_rss=usage.ru_maxrss * 1024,
     )
-    _close(call)
+    close(call)
     _send(zygote.control_fd, ("done", *outcome))
 
 
@@ -345,12 +276,6 @@ def _infra_error(handle: int, message: str) -> tuple:
         "done",
         *Outcome(handle, "infra_error", -1, b"", message.encode(), b"", False, 0.0, 0.0, 0),
     )
-
-
-def _close(call: Running) -> None:
-    for fd in (call.out_fd, call.err_fd, call.value_fd, call.pidfd):
-        if fd >= 0:
-            os.close(fd)
 
 
 def _send(fd: int, message: tuple) -> None:

@@ -300,3 +300,34 @@ async def test_client_and_daemon_load_neither_torch_nor_prefect() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "[]\n"
+
+
+async def test_a_check_over_its_deadline_is_undecided_never_wrong(state_dir: Path) -> None:
+    config = CONFIG.model_copy(update={"verify_seconds": 0.002})
+    slow = ("(x+1)^{400}", "(x^2+2x+1)^{200}")
+    async with open_sandbox(config, state_dir, replace=False) as hasty:
+        verdicts = await hasty.grade([slow, ("5", "5"), (slow[0], slow[1] + "+1")])
+    assert [v.kind for v in verdicts] == [
+        VerdictKind.UNDECIDED,
+        VerdictKind.CORRECT,
+        VerdictKind.UNDECIDED,
+    ]
+    assert verdicts[0].reason == "the check took longer than its deadline"
+
+
+async def test_a_killed_checker_changes_no_verdict(sandbox: Sandbox, state_dir: Path) -> None:
+    await sandbox.grade([("x+1", "x+2")])
+    pairs = [("(x+1)^{400}", f"(x^2+2x+1)^{{200}}+{i}-{i}") for i in range(1, 4)]
+    grading = asyncio.create_task(sandbox.grade(pairs))
+    await asyncio.sleep(0.1)
+    os.kill(_zygote_pid(state_dir, "verify"), signal.SIGKILL)
+    assert [v.kind for v in await grading] == [VerdictKind.CORRECT] * 3
+
+
+async def test_a_socket_path_too_long_for_the_kernel_works(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    try:
+        async with open_sandbox(CONFIG, folder) as sandbox:
+            assert (await sandbox.run("1", call_id="long")).value == "1"
+    finally:
+        stop_daemon(folder)
