@@ -79,8 +79,7 @@ def ensure_server(settings: Settings, *, say: Callable[[str], None] = lambda _: 
     """
     with one_at_a_time(_lock_file(settings)):
         running = find_background(_server_file(settings))
-        if running is not None and _is_own(settings, running):
-            _wait_until_healthy(running)
+        if running is not None and _is_own(settings, running) and _becomes_healthy(running):
             return running.address
         if settings.is_api_url_chosen and is_healthy(settings.api_url):
             return settings.api_url
@@ -89,7 +88,11 @@ def ensure_server(settings: Settings, *, say: Callable[[str], None] = lambda _: 
             say(_other_port_notice(settings.api_url, address))
         say(f"starting the local Prefect server at {ui_url(address)} (first start: up to a minute)")
         server = _start_server(settings, address)
-        _wait_until_healthy(server)
+        if not _becomes_healthy(server):
+            raise ServiceError(
+                f"the Prefect server ended while it started; the end of {server.log_file}:\n"
+                f"{last_lines(Path(server.log_file))}"
+            )
         return address
 
 
@@ -233,21 +236,20 @@ def _start_server(settings: Settings, api_url: str) -> BackgroundProcess:
     )
 
 
-def _wait_until_healthy(server: BackgroundProcess) -> None:
+def _becomes_healthy(server: BackgroundProcess) -> bool:
+    """Waits until it answers; False where it ended first. Raises where it lives and never does."""
     deadline = time.monotonic() + START_LIMIT_SECONDS
-    while time.monotonic() < deadline:
-        if not is_running(server):
-            raise ServiceError(
-                f"the Prefect server ended while it started; the end of {server.log_file}:\n"
-                f"{last_lines(Path(server.log_file))}"
-            )
+    while is_running(server):
         if is_healthy(server.address):
-            return
+            return True
+        if time.monotonic() > deadline:
+            raise ServiceError(
+                f"the Prefect server did not answer at {server.address} within "
+                f"{START_LIMIT_SECONDS:.0f} s; see {server.log_file}, then try: "
+                "rstar2 down && rstar2 up"
+            )
         time.sleep(0.2)
-    raise ServiceError(
-        f"the Prefect server did not answer at {server.address} within "
-        f"{START_LIMIT_SECONDS:.0f} s; see {server.log_file}, then try: rstar2 down && rstar2 up"
-    )
+    return False
 
 
 def _free_address(settings: Settings) -> str:
