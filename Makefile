@@ -42,7 +42,7 @@ demo: setup ## the whole recipe on this machine, about ten minutes; FRESH=1 star
 	  test $$code -ne 2 || echo "to set the old demo aside and start anew: make demo FRESH=1"; exit $$code; }
 
 test: setup ## all tests
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: setup ## ruff, types, import contracts
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
