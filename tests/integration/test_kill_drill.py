@@ -14,6 +14,7 @@ import pytest
 
 from data_catalog.records import manifest_from_json
 from infra.object_store import open_store
+from rstar2.rollout_files import read_rollouts
 from tasks.ledger import Ledger
 
 NUM_KILLS = 10
@@ -78,11 +79,16 @@ def final_weights(ledger: Ledger) -> bytes:
     return (ledger.store.local_path(result.checkpoint) / "model" / "model.safetensors").read_bytes()
 
 
-def sampled(ledger: Ledger) -> list[tuple[str, str]]:
-    """Content of every committed rollouts part."""
-    found = (ledger.store.get_bytes(key) for key in manifests(ledger))
-    parts = [manifest_from_json(data).parts.get("rollouts") for data in found]
-    return sorted((part.uri, part.sha256) for part in parts if part)
+def sampled(ledger: Ledger) -> list[tuple[object, ...]]:
+    """Every committed rollout: what was sampled, and what it earned (not how long tools took)."""
+    found = [manifest_from_json(ledger.store.get_bytes(key)) for key in manifests(ledger)]
+    parts = [manifest.parts["rollouts"] for manifest in found if "rollouts" in manifest.parts]
+    groups = [group for part in parts for group in read_rollouts(ledger.store.local_path(part))]
+    return sorted(
+        (r.rollout_id, r.token_ids.tobytes(), r.status, r.reward or 0.0, r.reward is None)
+        for group in groups
+        for r in group.rollouts
+    )
 
 
 def rollouts_written_after_their_commit(ledger: Ledger) -> list[str]:
