@@ -60,7 +60,7 @@ def run_stages(ledger: Ledger, config: RecipeConfig) -> StageResult:
         problem_set = prepare_problems(ledger, config, stage=stage)
         result = rl_stage(ledger, config, stage, start=result, problem_set=problem_set)
         result = pass_gate(ledger, stage=stage, result=result)
+        get_run_logger().info(f"{result.gate.verdict}: {result.gate.reason}")
         if result.gate.verdict is not GateVerdict.PROMOTE:
-            get_run_logger().warning(f"{stage} stops the run: {result.gate.reason}")
             break
     return result

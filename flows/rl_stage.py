@@ -128,5 +128,4 @@ def finish_stage(
     )
     resources.ledger.commit("stage", stage=stage, values=asdict(result))
     resources.ledger.publish(force=True)
-    get_run_logger().info(f"{stage}: {decision.verdict}: {decision.reason}")
     return result
