@@ -15,7 +15,6 @@ import time
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
@@ -138,17 +137,22 @@ def ensure_deployments(settings: Settings, api_url: str) -> BackgroundProcess:
         )
 
 
-def wait_for_deployment(settings: Settings, process: BackgroundProcess, name: str) -> None:
-    """Returns when this process serves the deployment; raises `ServiceError`."""
+def wait_for_deployment(process: BackgroundProcess, name: str) -> None:
+    """Returns when runs of the deployment are asked for; raises `ServiceError`.
+
+    Waits for the next time rather than comparing with this machine's clock: the server may have
+    another one.
+    """
     deadline = time.monotonic() + START_LIMIT_SECONDS
-    started = _deployments_file(settings).stat().st_mtime
+    url = f"{process.address}/deployments/name/{name}"
+    before = _last_polled(url)
     while time.monotonic() < deadline:
         if not is_running(process):
             raise ServiceError(
                 f"the process that serves deployments ended while it started; the end of "
                 f"{process.log_file}:\n{last_lines(Path(process.log_file))}"
             )
-        if _last_polled(f"{process.address}/deployments/name/{name}") > started:
+        if _last_polled(url) not in (None, before):
             return
         time.sleep(0.3)
     raise ServiceError(
@@ -157,11 +161,10 @@ def wait_for_deployment(settings: Settings, process: BackgroundProcess, name: st
     )
 
 
-def _last_polled(deployment_url: str) -> float:
-    """When a process last asked for runs of the deployment; 0.0 for never."""
+def _last_polled(deployment_url: str) -> object:
+    """When a process last asked for runs of the deployment, by the server's clock; or None."""
     answer = _get_json(deployment_url)
-    polled = answer.get("last_polled") if isinstance(answer, dict) else None
-    return datetime.fromisoformat(str(polled)).timestamp() if polled else 0.0
+    return answer.get("last_polled") if isinstance(answer, dict) else None
 
 
 def stop_deployments(settings: Settings) -> bool:

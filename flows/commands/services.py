@@ -31,7 +31,7 @@ def up() -> int:
     api_url = ensure_server(settings, say=_say)
     serving = ensure_deployments(settings, api_url)
     _ensure_sandbox(settings)
-    wait_for_deployment(settings, serving, DEPLOYMENT)
+    wait_for_deployment(serving, DEPLOYMENT)
     _print_table(_health(settings))
     print(f"\nUI:   {ui_url(api_url)}")
     print(f"next: prefect deployment run {DEPLOYMENT} --watch")

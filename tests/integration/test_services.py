@@ -150,7 +150,7 @@ def test_the_deployment_refuses_wrong_parameters_and_runs_the_recipe(
     settings: Settings, tmp_path: Path
 ) -> None:
     serving = services.ensure_deployments(settings, settings.api_url)
-    services.wait_for_deployment(settings, serving, "rstar2/full-recipe")
+    services.wait_for_deployment(serving, "rstar2/full-recipe")
     assert services.ensure_deployments(settings, settings.api_url) == serving
 
     run = ("deployment", "run", "rstar2/full-recipe")
