@@ -7,12 +7,13 @@ Loads neither torch nor prefect, so `rstar2 plan` answers at once.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -428,5 +429,26 @@ def _explain(profile: str, error: ValidationError) -> str:
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"]) or "(whole profile)"
         seen = "" if isinstance(item["input"], dict) else f" (seen: {item['input']!r})"
+        if item["type"] == "extra_forbidden":
+            names = _known_keys(item["loc"][:-1])
+            near = difflib.get_close_matches(str(item["loc"][-1]), names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
+            lines.append(f"  {where}: unknown key{seen}; {hint}")
+            continue
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{seen}")
     return "\n".join(lines)
+
+
+def _known_keys(path: Sequence[object]) -> list[str]:
+    """The keys of the table at `path`, a stage's or gate's name being any."""
+    section: type[Section] = RecipeConfig
+    for part in path:
+        field = section.model_fields.get(str(part))
+        if field is None:  # the name of a stage or of a gate
+            continue
+        arguments = [field.annotation, *get_args(field.annotation)]
+        tables = [a for a in arguments if isinstance(a, type) and issubclass(a, Section)]
+        if not tables:
+            return []
+        section = tables[0]
+    return sorted(section.model_fields)

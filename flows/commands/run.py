@@ -37,14 +37,15 @@ def run(
     """
     from infra.object_store import open_store
     from rstar2.config import load_config
+    from tasks.inputs import check_sources
 
     overrides = [*(set or []), *_problem_overrides(profile, problems)]
     config = load_config(profile, overrides)
-    store = open_store(config.storage)
-    store.probe()
+    open_store(config.storage).probe()
     name = _checked_name(run) if run else None
     if name and (code := _already_ended(config.storage, name, overrides, profile)) is not None:
         return code
+    check_sources(config)
     _attach_to_server()
     return _run_flow(profile, name, overrides)
 
