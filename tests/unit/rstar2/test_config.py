@@ -31,7 +31,7 @@ def test_every_shipped_profile_is_valid(profile: str) -> None:
         ("stages.rl-2.problems.a=1", "expected one of answer_column, num_problems"),
         ("seed=x", "seed: Input should be a valid integer"),
         ("seed", "expected key.path=value, as in seed=3"),
-        ("seed.x=1", "seed is a value, not a table"),
+        ("num_threads.x=1", "num_threads is a value, not a table"),
         ("rollout.temperature=0", "rollout.temperature: Input should be greater than 0 (seen: 0)"),
         ("stages.rl-1.group_size=1", "a group baseline needs at least 2"),
         ("stages.rl-1.num_rollouts=2", "set num_rollouts to 2 x group_size"),
