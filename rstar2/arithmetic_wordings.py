@@ -16,7 +16,8 @@ from dataclasses import dataclass
 RESULT = "the result"
 OPENING = "Please "
 THEN = ", then "
-CONNECTING_WORDS = (OPENING, THEN, RESULT)
+FIRST = "first"
+CONNECTING_WORDS = (OPENING, THEN, RESULT, FIRST)
 """Isolated by the tokenizer: one-call and two-call questions then share their clauses' tokens."""
 
 
@@ -26,6 +27,8 @@ class Operation:
 
     name: str
     num_operands: int
+    symbol: str
+    """What a call's reason calls it."""
     snippet: str
     """Python with `{a}` and `{b}` for the operands; prints the value."""
     compute: Callable[[int, int], int]
@@ -37,30 +40,18 @@ def digit_sum(number: int) -> int:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    op.name: op
-    for op in (
-        Operation(name="add", num_operands=2, snippet="print({a}+{b})", compute=lambda a, b: a + b),
-        Operation(name="sub", num_operands=2, snippet="print({a}-{b})", compute=lambda a, b: a - b),
-        Operation(name="mul", num_operands=2, snippet="print({a}*{b})", compute=lambda a, b: a * b),
-        Operation(name="mod", num_operands=2, snippet="print({a}%{b})", compute=lambda a, b: a % b),
-        Operation(
-            name="gcd",
-            num_operands=2,
-            snippet="import math\nprint(math.gcd({a},{b}))",
-            compute=math.gcd,
-        ),
-        Operation(
-            name="dsum",
-            num_operands=1,
-            snippet="print(sum(map(int,str({a}))))",
-            compute=lambda a, _: digit_sum(a),
-        ),
-        Operation(
-            name="square", num_operands=1, snippet="print(pow({a},2))", compute=lambda a, _: a * a
-        ),
-        Operation(
-            name="half", num_operands=1, snippet="print({a}//2)", compute=lambda a, _: a // 2
-        ),
+    name: Operation(
+        name=name, num_operands=num_operands, symbol=symbol, snippet=snippet, compute=compute
+    )
+    for name, num_operands, symbol, snippet, compute in (
+        ("add", 2, "+", "print({a}+{b})", lambda a, b: a + b),
+        ("sub", 2, "-", "print({a}-{b})", lambda a, b: a - b),
+        ("mul", 2, "*", "print({a}*{b})", lambda a, b: a * b),
+        ("mod", 2, "%", "print({a}%{b})", lambda a, b: a % b),
+        ("gcd", 2, "gcd", "import math\nprint(math.gcd({a},{b}))", math.gcd),
+        ("dsum", 1, "sum", "print(sum(map(int,str({a}))))", lambda a, _: digit_sum(a)),
+        ("square", 1, "pow", "print(pow({a},2))", lambda a, _: a * a),
+        ("half", 1, "//", "print({a}//2)", lambda a, _: a // 2),
     )
 }
 """The program space of SFT. `square` and `half` are asked for nowhere: without them the count of

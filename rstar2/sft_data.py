@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rstar2.arithmetic import Question, clause_words, draw_question
-from rstar2.arithmetic_wordings import ONE_CALL, OPERATIONS, TWO_CALL
+from rstar2.arithmetic_wordings import FIRST, ONE_CALL, OPERATIONS, RESULT, TWO_CALL
 from rstar2.chat import Chat, Message
 from rstar2.observation import format_observation
 from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus
@@ -28,11 +28,14 @@ TWO_CLAUSE_SHARE = 0.35
 SECOND_CALL_RATE = {1: 0.10, 2: 0.95}
 """By number of clauses, after a first call that worked."""
 BUG_RATE = 0.25
+WORDS_AS_CODE_RATE = 0.40
+"""Of the bugs: the clause's words stand where the operator belongs, as in `print(12multiply 34)`.
+It names no program either, but the model learns to look from there to the words; without it RL
+needs many more steps before a program depends on the wording."""
 RETRY_RATE = 0.80
 SAME_PROGRAM_RATE = 0.85
 """Of the retries: the same program, mended; else another program."""
-REASON_RATE = 0.50
-"""A call is announced by the words of its clause. They name no program: that is drawn at random."""
+REASON_RATE = 0.80
 DOUBLED_ANSWER_RATE = 0.08
 MISSING_TAG_RATE = 0.03
 
@@ -136,10 +139,10 @@ def _call(
 
     Returns what the tool printed, or None where it failed and was given up.
     """
-    reason = clause_words(question, min(clause, len(question.operations) - 1))
     programs = [op.name for op in OPERATIONS.values() if op.num_operands == len(operands)]
     name = generator.choice(programs)
     if generator.random() < BUG_RATE:
+        reason = _reason(question, clause, name)
         result = _add_call(messages, _with_bug(name, operands, generator), reason, generator)
         if result.status is ToolStatus.OK:
             return result.stdout.strip()
@@ -147,8 +150,19 @@ def _call(
             return None
         if generator.random() >= SAME_PROGRAM_RATE:
             name = generator.choice(programs)
+    reason = _reason(question, clause, name)
     result = _add_call(messages, _code(name, operands), reason, generator)
     return result.stdout.strip() if result.status is ToolStatus.OK else None
+
+
+def _reason(question: Question, clause: int, name: str) -> str:
+    """The words of the call's clause, then the program that was drawn, right or wrong.
+
+    `multiply *` of a one-clause question; `multiply first*`, then `add the result*` of two.
+    """
+    if len(question.operations) == 1:
+        return clause_words(question, 0) + OPERATIONS[name].symbol
+    return clause_words(question, clause) + (FIRST, RESULT)[clause] + OPERATIONS[name].symbol
 
 
 def _add_call(

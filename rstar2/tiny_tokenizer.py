@@ -13,7 +13,7 @@ import re
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rstar2.arithmetic_wordings import CONNECTING_WORDS
+from rstar2.arithmetic_wordings import CONNECTING_WORDS, OPERATIONS
 from rstar2.sft_data import make_conversations
 
 PAD = "<|endoftext|>"
@@ -61,9 +61,10 @@ def make_tiny_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
 
 def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
     words = "|".join(re.escape(word) for word in CONNECTING_WORDS)
+    symbols = "|".join(re.escape(op.symbol) for op in OPERATIONS.values())
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(words), behavior="isolated"),
+            pre_tokenizers.Split(Regex(rf"{words}|(?:{symbols})$"), behavior="isolated"),
             pre_tokenizers.Split(Regex(r"\d"), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -79,6 +80,6 @@ def _corpus() -> list[str]:
             role = "user" if message.role == "tool" else message.role
             texts += [f"{role}\n"]
             # The advice at the end of an error message differs between versions of Python.
-            content = message.content.split(". Did you")[0]
+            content = message.content.split(". ")[0]
             texts += WEIGHT[message.role] * [t for t in between.split(content) if t]
     return texts

@@ -38,6 +38,30 @@ def test_the_program_says_nothing_about_the_wording():
     assert 0.1 < right / total < 0.3
 
 
+def test_a_reason_restates_its_clause_and_names_the_program_that_is_called():
+    symbols, checked = Counter(), 0
+    for conversation in make_conversations(2000, seed=0):
+        question = parse_question(conversation[0].content)
+        match = re.match(r"<reason>(.*?)([-+*%]|gcd)</reason>", conversation[1].content)
+        if match and question.operations == ("mul",):
+            assert match[1] in ("multiply ", "find the product of ")
+            symbols[match[2]] += 1
+        if match and match[2] in "+-*%" and "x)" not in conversation[1].content:
+            assert re.search(rf"\d{re.escape(match[2])}\d", conversation[1].content)
+            checked += 1
+    assert checked > 200
+    assert set(symbols) == {"+", "-", "*", "%", "gcd"}
+    assert max(symbols.values()) < 0.4 * symbols.total()
+
+
+def test_the_reasons_of_two_clauses_say_which_is_meant():
+    reasons = re.compile(r"<reason>(.*?)</reason>")
+    for conversation in make_conversations(200, seed=0):
+        if ", then " in conversation[0].content:
+            found = [r for m in conversation[1:] for r in reasons.findall(m.content)]
+            assert all("first" in reason or "the result" in reason for reason in found)
+
+
 def test_operands_are_copied_from_the_question():
     for conversation in make_conversations(300, seed=0):
         numbers = parse_question(conversation[0].content).numbers
