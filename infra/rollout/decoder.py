@@ -6,9 +6,10 @@ how it came in. Writes keys and values into a `KeyValueCache`.
 
 Bits of a row are those of any pass that contains it, because (measured, and checked at every start
 by `self_test`): matrix products see at least 16 rows, in multiples of 16; keys are padded to a
-multiple of 16; values are summed in blocks of 128 keys, since longer products are cut in halves
-whose border moves with the padding; every pass runs on one thread. Where elementwise kernels treat
-the last few elements apart, the multiple of 16 keeps their number at zero.
+multiple of 16, or of more where heads are so small that short products would take another kernel;
+values are summed in blocks of 128 keys, since longer products are cut in halves whose border moves
+with the padding; every pass runs on one thread. Where elementwise kernels treat the last few
+elements apart, the multiple of 16 keeps their number at zero.
 
 Few calls and no copies, since at these sizes a call costs as much as what it computes: buffers and
 their views are kept by number of rows, norms' weights are folded into the products after them, and
@@ -27,8 +28,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 ROW_MULTIPLE = 16
-KEY_MULTIPLE = 16
 KEY_BLOCK = 128
+MIN_PRODUCT = 400
+"""Multiplications of a batched product under which torch takes a kernel of its own (`bmm`)."""
 FED_BLOCK = 64
 """Fed rows whose keys are gathered at once: bounds the copy."""
 ROTARY_CHUNK = 256
@@ -52,6 +54,16 @@ class Shape:
     @property
     def queries_per_key(self) -> int:
         return self.num_heads // self.num_kv_heads
+
+    @property
+    def key_multiple(self) -> int:
+        """To which keys are padded: 16, 32, 64 or 128, a part of `KEY_BLOCK`."""
+        multiple = 16
+        while (
+            multiple < KEY_BLOCK and multiple * self.queries_per_key * self.head_dim < MIN_PRODUCT
+        ):
+            multiple *= 2
+        return multiple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +95,7 @@ class KeyValueCache:
 
     def __init__(self, shape: Shape, *, num_slots: int, max_tokens: int) -> None:
         self.num_slots = num_slots
-        self.max_tokens = round_up(max_tokens, KEY_MULTIPLE)
+        self.max_tokens = round_up(max_tokens, shape.key_multiple)
         # A multiple, since padded batches read the slots that follow; one more for padding rows.
         self.padding_slot = round_up(num_slots, ROW_MULTIPLE)
         size = (self.padding_slot + 1, shape.num_kv_heads, self.max_tokens, shape.head_dim)
@@ -213,7 +225,7 @@ class _Attention:
     def __init__(self, shape: Shape, cache: KeyValueCache, positions: Indices) -> None:
         self._cache = cache.tensor
         self._queries_per_key = shape.queries_per_key
-        self._length = round_up(int(positions.max()) + 1, KEY_MULTIPLE)
+        self._length = round_up(int(positions.max()) + 1, shape.key_multiple)
         hidden = torch.arange(self._length) > torch.from_numpy(positions)[:, None]
         mask = torch.zeros(len(positions), self._length)
         self._mask = mask.masked_fill_(hidden, float("-inf"))[:, None]  # [R, 1, L]

@@ -104,14 +104,36 @@ def test_self_test_passes(name: str) -> None:
     check_parity(model, weights)
 
 
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="kernels of MKL are meant")
 def test_self_test_refuses_bits_that_depend_on_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     model = qwen3()
     weights = read_weights(model, model.state_dict())
-    # Without padding to 16 keys, softmax sums short rows in another order.
-    monkeypatch.setattr("infra.rollout.decoder.KEY_MULTIPLE", 1)
+    # A product with one row is another kernel's than a product with many.
     monkeypatch.setattr("infra.rollout.decoder.ROW_MULTIPLE", 1)
     with pytest.raises(DeterminismError, match=r"Set MKL_CBWR=COMPATIBLE"):
         check_determinism(weights)
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="kernels of MKL are meant")
+def test_self_test_sees_sums_whose_parts_move_with_the_padding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = TinyModel(hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=1, head_dim=16)
+    model = build_tiny_model(config, seed=0)
+    weights = read_weights(model, model.state_dict())
+    monkeypatch.setattr("infra.rollout.decoder.KEY_BLOCK", 4096)  # values are summed at once
+    with pytest.raises(DeterminismError, match="from position 150"):
+        check_determinism(weights)
+
+
+def test_short_products_of_small_heads_do_not_take_another_kernel() -> None:
+    config = TinyModel(
+        hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=4, head_dim=16, vocab_size=100
+    )
+    model = build_tiny_model(config, seed=0)
+    weights = read_weights(model, model.state_dict())
+    assert weights.shape.key_multiple == 32
+    check_determinism(weights)
 
 
 def test_parity_refuses_other_logits() -> None:
