@@ -152,12 +152,20 @@ class Sandbox:
         request = protocol.ControlRequest(kind="health", call_id=self._new_id("health"))
         reply = await self._send(request)
         health = reply.get("health")
-        assert isinstance(health, dict)
+        if not isinstance(health, dict):
+            raise resident.SandboxError(str(reply.get("stderr")))
         return health
 
     async def connect(self) -> None:
         """Connects to the daemon's socket and starts to listen."""
-        self._listening = asyncio.create_task(self._listen(await self._open()))
+        try:
+            reader = await self._open()
+        except OSError:  # replaced by another client this very moment
+            found = await self._reconnect()
+            if found is None:
+                raise resident.SandboxError("no sandbox daemon stays up; see its log") from None
+            reader = found
+        self._listening = asyncio.create_task(self._listen(reader))
 
     async def close(self) -> None:
         """Disconnects: the daemon ends what is still running for this client."""

@@ -22,42 +22,43 @@ from pathlib import Path
 from infra.sandbox import kernel, protocol
 from infra.sandbox.isolation import RUNGS
 from infra.sandbox.node import Node, Settings, log
-from infra.sandbox.zygote_process import Warm, ZygoteError, ZygoteProcess, start_zygote
+from infra.sandbox.zygote_process import Warm, ZygoteError, ZygoteProcess, start_zygote, warmth
 
 SOCKET_NAME = "daemon.sock"
 LOCK_NAME = "daemon.lock"
 EXPIRE_SECONDS = 10.0
 """How often waiting, hanging and idling are looked at."""
 TRIAL_CODE = """\
-import colorsys, os
-site = os.path.dirname(os.__file__) + "/site-packages"
-folders = [f"{site}/{name}" for name in os.listdir(site)] if os.path.isdir(site) else []
+import colorsys, os, sys
+folders = [f"{path}/{name}" for path in sys.path if os.path.isdir(path) for name in os.listdir(path)]
 [os.listdir(folder) for folder in folders if os.path.isdir(folder)]
 1 + 1
 """
 """Also whether a call can read the libraries, which an environment of root alone forbids on A."""
 
 
-async def probe(settings: Settings) -> tuple[Warm, ZygoteProcess]:
-    """The strongest rung on which a call really runs, and its first interpreter.
+async def probe(settings: Settings) -> Node:
+    """A node on the strongest rung on which a call really runs, with its first interpreter.
 
     Raises `ZygoteError` with every rung's reason when none at or above `min_rung` is reached.
     """
-    refused: list[tuple[str, str]] = []
+    refused: dict[str, str] = {}
     for rung in RUNGS:
-        if rung < settings.max_rung:
-            refused.append((rung, f"stronger than --max-rung {settings.max_rung}"))
-            continue
-        if rung > settings.min_rung:
-            refused.append((rung, f"weaker than min_rung = {settings.min_rung!r}"))
+        if not settings.max_rung <= rung <= settings.min_rung:
+            refused[rung] = f"not between {settings.max_rung} and {settings.min_rung}"
             continue
         for with_proc in (True, False) if rung == "B" else (True,):
-            warm = Warm.of(settings.state_dir, rung, with_proc=with_proc, refused=tuple(refused))
+            warm = warmth(
+                settings.state_dir, rung, with_proc=with_proc, num_slots=settings.num_slots
+            )
             try:
-                return warm, await _try_rung(warm)
+                node = Node(settings, warm, await _try_rung(warm))
             except ZygoteError as error:
-                refused.append((rung, str(error)))
-    lines = "".join(f"\n  {rung}: {reason}" for rung, reason in refused)
+                refused[rung] = str(error)
+                continue
+            node.refused_rungs = refused
+            return node
+    lines = "".join(f"\n  {rung}: {reason}" for rung, reason in refused.items())
     raise ZygoteError(
         f"no isolation rung at or above {settings.min_rung!r} can be reached here:{lines}\n"
         "Run as root, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
@@ -89,15 +90,14 @@ async def serve(settings: Settings) -> None:
     """Runs the node until it is told to stop. Says on standard output when it is ready."""
     kernel.process_control(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.set_personality(kernel.ADDR_NO_RANDOMIZE)  # inherited: addresses in calls repeat
-    warm, first = await probe(settings)
-    node = Node(settings, warm, first)
+    node = await probe(settings)
     listener = _listen(settings.state_dir)
     server = await asyncio.start_unix_server(node.serve_client, sock=listener, limit=1 << 20)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stopping.set)
     _say({"ready": node.health()})
-    log(f"ready on rung {warm.rung}, {settings.num_slots} slots")
+    log(f"ready on rung {node.warm.rung}, {settings.num_slots} slots")
     while not node.stopping.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(node.stopping.wait(), timeout=EXPIRE_SECONDS)

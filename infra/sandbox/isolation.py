@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import sysconfig
 from typing import Literal, NamedTuple
 
 from infra.sandbox import kernel, root
@@ -55,6 +56,8 @@ class Entry(NamedTuple):
     """The folder that holds `infra` and `rstar2`."""
     with_proc: bool
     """Whether /proc can be mounted (a container may forbid it on rung B)."""
+    num_processes: int
+    """Processes and threads that a call may have (on rung B: all of them together)."""
     first_user_id: int
     """Rung A: slot n runs as user `first_user_id + n`."""
 
@@ -67,6 +70,11 @@ class Confinement(NamedTuple):
     filter: kernel.Filter
     tmpfs: str
     """Mount options of the call's folder."""
+
+
+def interpreter_environment() -> dict[str, str]:
+    """What an interpreter of ours needs to start, and no more: none of the user's variables."""
+    return {"LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR") or "")}
 
 
 def main() -> None:
@@ -124,7 +132,10 @@ def _execute_zygote(entry: Entry, executable: str, *, pid_namespace: int) -> Non
         "from infra.sandbox import zygote; zygote.main(sys.argv[1:])"
     )
     arguments = [json.dumps([*entry]), str(pid_namespace)]
-    environment = ENVIRONMENT | {"LD_LIBRARY_PATH": f"{root.PREFIX}/lib"}
+    environment = ENVIRONMENT | interpreter_environment()
+    if entry.rung != "D":
+        inside = {"LD_LIBRARY_PATH": f"{root.PREFIX}/lib", "PYTHONPATH": root.SITE}
+        environment = ENVIRONMENT | inside
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)

@@ -19,7 +19,7 @@ FILE_BYTES = 16 * MIB
 TMPFS_BYTES = 32 * MIB
 TMPFS_INODES = 4096
 NUM_PROCESSES = 64
-"""Processes and threads of one call (of all calls of a tier on rung B)."""
+"""Processes and threads of one call; on rung B, which has one user, of all slots together."""
 NUM_FILES = 128
 OUTPUT_FACTOR = 4
 """A stream that reaches this multiple of its limit ends the program: far under what a program
@@ -51,14 +51,17 @@ def limit_zygote() -> None:
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, FILE_BYTES),
-        (resource.RLIMIT_NOFILE, NUM_FILES),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
         resource.setrlimit(kind, (value, value))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # four descriptors a running call
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def limit_call(limits: CallLimits, *, zygote_bytes: int, num_items: int) -> None:
+def limit_call(
+    limits: CallLimits, *, zygote_bytes: int, num_items: int, num_processes: int
+) -> None:
     """Limits of one call, set in the child. Address space is counted on top of the zygote's.
 
     The time limits hold for each of `num_items`, one after another in one process.
@@ -67,7 +70,8 @@ def limit_call(limits: CallLimits, *, zygote_bytes: int, num_items: int) -> None
     cpu = math.ceil(limits.cpu_seconds * num_items) + 1
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
-    resource.setrlimit(resource.RLIMIT_NPROC, (NUM_PROCESSES, NUM_PROCESSES))
+    resource.setrlimit(resource.RLIMIT_NPROC, (num_processes, num_processes))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (NUM_FILES, NUM_FILES))
 
 
 def address_space_bytes() -> int:

@@ -80,6 +80,8 @@ class Node:
     def __init__(self, settings: Settings, warm: Warm, first: ZygoteProcess) -> None:
         self.settings = settings
         self.warm = warm
+        self.refused_rungs: dict[str, str] = {}
+        """Rungs that were tried first or not at all, each with its reason."""
         self.zygotes: dict[str, ZygoteProcess] = {"tiny": first}
         self.starting: dict[str, asyncio.Task[None]] = {}
         self.free_slots = list(range(settings.num_slots))
@@ -279,7 +281,7 @@ class Node:
             "protocol": protocol.PROTOCOL_VERSION,
             "version": self.settings.version,
             "rung": self.warm.rung,
-            "refused_rungs": dict(self.warm.refused),
+            "refused_rungs": self.refused_rungs,
             "num_slots": self.settings.num_slots,
             "num_running": len(self.running),
             "num_queued": sum(len(c.queue) for c in self.clients.values()),

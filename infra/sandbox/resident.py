@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import infra
 from infra.sandbox import protocol
+from infra.sandbox.isolation import interpreter_environment
 
 if TYPE_CHECKING:
     from rstar2.config import SandboxConfig
@@ -126,7 +128,7 @@ def _start(folder: Path, config: SandboxConfig) -> dict[str, object]:
     command += ["--num-slots", str(config.num_slots), "--min-rung", config.min_rung]
     command += ["--version", version_of(config)]
     project = str(Path(infra.__file__ or "").resolve().parent.parent)
-    environment = {"PYTHONPATH": project, "OPENBLAS_NUM_THREADS": "1", "PATH": os.defpath}
+    environment = interpreter_environment() | {"PYTHONPATH": project, "OPENBLAS_NUM_THREADS": "1"}
     with open(folder / "daemon.log", "ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
@@ -140,11 +142,17 @@ def _start(folder: Path, config: SandboxConfig) -> dict[str, object]:
 
 
 def _first_line(process: subprocess.Popen[bytes]) -> dict:
+    """What the daemon says when it is ready or has failed; after that nobody waits for it."""
     assert process.stdout is not None
     with process.stdout as stream:
+        is_heard, _, _ = select.select([stream], [], [], START_SECONDS)
+        if not is_heard:
+            process.kill()
         text = stream.readline()
-    process.returncode = 0 if text else process.wait()  # it lives on: nobody waits for it
-    return json.loads(text) if text else {"error": f"the daemon ended with {process.returncode}"}
+    if not text:
+        return {"error": f"the sandbox daemon ended before it was ready ({process.wait()})"}
+    process.returncode = 0
+    return json.loads(text)  # type: ignore[no-any-return]
 
 
 def _stop(folder: Path) -> bool:

@@ -17,8 +17,14 @@ from pathlib import Path
 from infra.sandbox import kernel
 
 PREFIX = "/python"
+SITE = f"{PREFIX}/site"
+"""Where packages lie; named by PYTHONPATH, since a distribution's interpreter may look nowhere."""
 CODE = "/harness"
 """Where the zygote's own code lies until it has been imported."""
+LAUNCHER = """\
+#!/bin/sh
+LD_LIBRARY_PATH={prefix}/lib PYTHONPATH={site} exec {interpreter} "$@"
+"""
 USER_PACKAGES = (
     "numpy", "sympy", "mpmath", "scipy", "gmpy2", "networkx", "pandas", "dateutil", "six",
     "pytz", "tzdata",
@@ -40,6 +46,11 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 def interpreter_inside() -> str:
     """The path of the interpreter, seen from inside."""
     return f"{PREFIX}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def launcher_inside() -> str:
+    """What `sys.executable` is inside: starts the interpreter with its libraries found."""
+    return f"{PREFIX}/bin/python"
 
 
 def build_root(new_root: str, *, tier: str, user_id: int, project: str, with_proc: bool) -> None:
@@ -114,19 +125,26 @@ def _bind_interpreter(base: Path, packages: tuple[str, ...]) -> None:
     _bind_folder(stdlib, inside)
     executable = os.path.realpath(sys.executable)
     _bind_file(executable, base / interpreter_inside()[1:])
+    launcher = base / launcher_inside()[1:]
+    launcher.write_text(LAUNCHER.format(prefix=PREFIX, site=SITE, interpreter=interpreter_inside()))
+    launcher.chmod(0o755)
     libraries = Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent")
     if not str(libraries).startswith(_SYSTEM_FOLDERS):
         for file in sorted(libraries.glob("*.so*")):
             if file.name.startswith(_LIBRARIES):
                 _bind_file(file, base / PREFIX[1:] / "lib" / file.name)
-    _bind_packages(inside / "site-packages", packages)
+    if (inside / "site-packages").is_dir():
+        _cover(inside / "site-packages")
+    _bind_packages(base / SITE[1:], packages)
+
+
+def _cover(folder: Path) -> None:
+    """Hides what else is installed beside the interpreter."""
+    kernel.mount("tmpfs", str(folder), kind="tmpfs", options="mode=0755,size=4k")
 
 
 def _bind_packages(target: Path, packages: tuple[str, ...]) -> None:
-    """Covers the interpreter's own site-packages with a folder that holds `packages` alone."""
-    if not target.is_dir():
-        target.mkdir()
-    kernel.mount("tmpfs", str(target), kind="tmpfs", options="mode=0755,size=1m")
+    target.mkdir()
     seen: set[str] = set()
     for site in dict.fromkeys((sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])):
         for entry in sorted(Path(site).iterdir()):

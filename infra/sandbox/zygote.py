@@ -56,6 +56,7 @@ class Zygote(NamedTuple):
     pid_namespace: int
     confinement: isolation.Confinement
     first_user_id: int
+    num_processes: int
     num_bytes: int
     """Address space before any call."""
     started_page: mmap.mmap
@@ -87,6 +88,7 @@ def _forget_start(entry: isolation.Entry) -> None:
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.argv = [""]
     if entry.rung != "D":
+        sys.executable = root.launcher_inside()
         if entry.tier != "verify":
             sys.path.pop(0)
         kernel.unmount(f"{root.CODE}/infra/sandbox")
@@ -108,6 +110,7 @@ def _prepare(entry: isolation.Entry, pid_namespace: int) -> Zygote:
         pid_namespace=pid_namespace,
         confinement=confinement,
         first_user_id=entry.first_user_id,
+        num_processes=entry.num_processes,
         num_bytes=limits.address_space_bytes(),
         started_page=mmap.mmap(-1, mmap.PAGESIZE),
         null_fd=os.open("/dev/null", os.O_RDONLY),
@@ -201,7 +204,12 @@ def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) ->
             os.dup2(source, target)
         kernel.close_from(4)
         num_items = 1 if isinstance(call.payload, str) else len(call.payload)
-        limits.limit_call(running.limits, zygote_bytes=zygote.num_bytes, num_items=num_items)
+        limits.limit_call(
+            running.limits,
+            zygote_bytes=zygote.num_bytes,
+            num_items=num_items,
+            num_processes=zygote.num_processes,
+        )
         isolation.confine(zygote.confinement, zygote.first_user_id + call.slot)
         zygote.started_page[call.slot] = 1
         zygote.started_page.close()

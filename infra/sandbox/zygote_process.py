@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import infra
 from infra.sandbox.isolation import Entry, Rung
+from infra.sandbox.limits import NUM_PROCESSES
 
 START_SECONDS = 120.0
 """For a tier to import and warm up, on a busy machine."""
@@ -43,22 +44,25 @@ class Warm(NamedTuple):
     with_proc: bool
     mount_point: str
     project: str
+    num_processes: int
     first_user_id: int
     node: str
-    refused: tuple[tuple[str, str], ...]
-    """Stronger and weaker rungs that are not used, each with its reason."""
 
-    @classmethod
-    def of(
-        cls, state_dir: Path, rung: Rung, *, with_proc: bool, refused: tuple[tuple[str, str], ...]
-    ) -> Warm:
-        mount_point = state_dir / "root"
-        mount_point.mkdir(exist_ok=True)
-        project = str(Path(infra.__file__ or "").resolve().parent.parent)
+
+def warmth(state_dir: Path, rung: Rung, *, with_proc: bool, num_slots: int) -> Warm:
+    """How zygotes are started on `rung`; makes the folder that their root is mounted on."""
+    mount_point = state_dir / "root"
+    mount_point.mkdir(exist_ok=True)
+    return Warm(
+        rung=rung,
+        with_proc=with_proc,
+        mount_point=str(mount_point),
+        project=str(Path(infra.__file__ or "").resolve().parent.parent),
+        num_processes=NUM_PROCESSES * (num_slots if rung == "B" else 1),
         # Apart for each daemon: RLIMIT_NPROC counts by user id.
-        first_user_id = 1_000_000_000 + (os.getpid() % 1_000_000) * 1_000
-        node = f"{socket.gethostname()}/{os.getpid()}"
-        return cls(rung, with_proc, str(mount_point), project, first_user_id, node, refused)
+        first_user_id=1_000_000_000 + (os.getpid() % 1_000_000) * 1_000,
+        node=f"{socket.gethostname()}/{os.getpid()}",
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +96,7 @@ async def start_zygote(warm: Warm, tier: str) -> ZygoteProcess:
         mount_point=warm.mount_point,
         project=warm.project,
         with_proc=warm.with_proc,
+        num_processes=warm.num_processes,
         first_user_id=warm.first_user_id,
     )
     try:

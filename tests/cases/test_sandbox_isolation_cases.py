@@ -86,7 +86,7 @@ SIGHTS = {
     "environment of init": (
         "sorted(e.split('=')[0] for e in open('/proc/1/environ').read().split(chr(0)) if e)",
         "['LC_ALL', 'LD_BIND_NOW', 'LD_LIBRARY_PATH', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS', "
-        "'OPENBLAS_NUM_THREADS', 'PYTHONHASHSEED', 'TZ']",
+        "'OPENBLAS_NUM_THREADS', 'PYTHONHASHSEED', 'PYTHONPATH', 'TZ']",
     ),
     "own processes": ("import os\n[p for p in os.listdir('/proc') if p.isdigit()]", "['1']"),
     "accounts": ("open('/etc/passwd').read()", "'sandbox:x:1000:1000:sandbox:/tmp:/bin/sh\\n'"),
