@@ -3,9 +3,9 @@
 The baseline is what one writes first with `transformers`: for each turn, one `generate` call over
 all unfinished rollouts as one left-padded batch. It is given every advantage: it knows each turn's
 longest completion beforehand, computes no logprobs, waits for no tool, and runs on one thread or
-on `--threads`, whichever was faster in the first round. Both sample as many tokens for the same prompts, turns and observations,
-with the laptop profile's model, all rollouts at once. Lengths are drawn once, seeded; tokens need
-no meaning, so weights are random.
+on `--threads`, whichever was faster in the first round. Both sample as many tokens for the same
+prompts, turns and observations, with the laptop profile's model, all rollouts at once. Lengths are
+drawn once, seeded; tokens need no meaning, so weights are random.
 
 Rounds of both alternate in this process. A second figure has all turns equally long, where the
 baseline's batch loses nothing to its longest row; it is shown, the target is on the first.
@@ -32,9 +32,11 @@ import torch  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 
 from infra.rollout.embedded import EmbeddedEngine  # noqa: E402
-from rstar2.config import RolloutConfig, load_config  # noqa: E402
+from rstar2.config import RolloutConfig  # noqa: E402
+from rstar2.profiles import load_config  # noqa: E402
+from rstar2.protocols import GenerateRequest  # noqa: E402
 from rstar2.training.weights import build_tiny_model  # noqa: E402
-from rstar2.types import GenerateRequest, TokenIds  # noqa: E402
+from rstar2.types import TokenIds  # noqa: E402
 
 TARGET = 2.5
 ROLLOUTS_PER_PROMPT = 16

@@ -30,7 +30,8 @@ from infra.rollout.lane_thread import LaneThread
 from infra.rollout.model_weights import read_shape, read_weights
 from infra.rollout.self_test import check_determinism, check_parity
 from rstar2.config import RolloutConfig
-from rstar2.types import Completion, GenerateRequest, TokenIds, read_only
+from rstar2.protocols import GenerateRequest
+from rstar2.types import Completion, TokenIds, read_only
 
 
 class RequestError(ValueError):

@@ -10,7 +10,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from rstar2.types import GenerateRequest, TokenIds
+from rstar2.protocols import GenerateRequest
+from rstar2.types import TokenIds
 
 NO_TOKEN = -1
 
