@@ -23,8 +23,8 @@ from infra.settings import prepare_torch_environment
 prepare_torch_environment()
 
 from infra.object_store import open_store  # noqa: E402
-from rstar2.config import load_config  # noqa: E402
 from rstar2.problems import has_prefix  # noqa: E402
+from rstar2.profiles import load_config  # noqa: E402
 from rstar2.rollout_files import read_problems  # noqa: E402
 from rstar2.types import Score  # noqa: E402
 from tasks.evaluation import evaluation_limits, scores_by_kind  # noqa: E402

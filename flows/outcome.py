@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.object_store import open_store
-from rstar2.config import load_config
+from rstar2.profiles import load_config
 from rstar2.types import GateVerdict, Score, StageResult
 from tasks.inputs import input_files
 from tasks.ledger import FINAL, Ledger, check_unchanged, num_dropped

@@ -18,7 +18,8 @@ from flows.evaluation import evaluation
 from flows.parameters import Overrides, ProfileName, ProfilePath, RunName
 from flows.rl_stage import rl_stage
 from flows.sft import sft
-from rstar2.config import RecipeConfig, load_config
+from rstar2.config import RecipeConfig
+from rstar2.profiles import load_config
 from rstar2.types import GateVerdict, StageResult
 from tasks.inputs import check_sources, input_files
 from tasks.ledger import Ledger, open_ledger, start_run

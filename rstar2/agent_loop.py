@@ -16,13 +16,11 @@ import numpy as np
 
 from rstar2.chat import Chat
 from rstar2.grading import count_answer_tags, extract_answer
+from rstar2.protocols import Execute, Generate, GenerateRequest
 from rstar2.tool_calls import check_arguments, parse_tool_calls
 from rstar2.types import (
     Completion,
-    Execute,
     FinishReason,
-    Generate,
-    GenerateRequest,
     MalformedToolCall,
     Problem,
     Rollout,

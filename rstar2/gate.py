@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from rstar2.config import GateConfig
-from rstar2.types import GateDecision, GateVerdict, StepMetrics
+from rstar2.step_metrics import StepMetrics
+from rstar2.types import GateDecision, GateVerdict
 
 Evidence = Mapping[str, float | int | str | bool | None]
 

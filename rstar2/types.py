@@ -1,4 +1,4 @@
-"""The nouns of the house: frozen values that pass between rooms, and the protocols.
+"""The nouns of the house: frozen values that pass between rooms.
 
 Reads and writes nothing. Arrays are read-only numpy and never compared with `==` (`eq=False`);
 what can be derived is a property. A paper-size step holds more than 100 million token ids, hence
@@ -7,11 +7,9 @@ arrays and not tuples. Loads neither torch nor prefect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -268,85 +266,6 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrainMetrics:
-    """What one optimizer step reports."""
-
-    loss: float
-    grad_norm: float
-    clip_fraction: float
-    """Share of sampled tokens whose ratio left [1 - clip_low, 1 + clip_high]."""
-    behaviour_kl: float
-    """Mean over sampled tokens of behaviour minus policy logprob before the update, in nats."""
-    entropy: float
-    """Mean of minus the policy logprob of the sampled tokens, in nats: an estimate."""
-    num_tokens: int
-    """Sampled tokens in the loss."""
-    is_skipped: bool = False
-    """No update was applied (gradient not finite, or every token masked): weights and optimizer
-    are as before."""
-    num_skipped_updates: int = 0
-    """Of the step's `num_updates_per_step`, those that were not applied."""
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepMetrics:
-    """One row of the step series: what gates read and people plot. Rates are in [0, 1]."""
-
-    stage: str
-    step: int
-    """1-based within the stage."""
-    num_problems: int
-    """Problems drawn, refill rounds included."""
-    num_rollouts: int
-    """All rollouts sampled in the step, before RoC and before groups are dropped."""
-    num_failed: int
-    num_undecided: int
-    num_groups_trained: int
-    num_groups_without_signal: int
-    num_groups_too_small: int
-    """Groups with fewer than G decided rollouts."""
-    is_thin: bool
-    """Fewer groups had signal than the stage asks for."""
-    reward: float
-    """Mean over decided rollouts."""
-    truncation_rate: float
-    """Share of all rollouts stopped by the length limit."""
-    turn_limit_rate: float
-    """Share of all rollouts stopped by the turn limit."""
-    solved_rate: float
-    """Share of problems drawn that all their rollouts solved."""
-    tool_error_rate: float
-    """Errors / calls over all rollouts."""
-    tool_error_rate_positives: float
-    """Errors / calls over correct rollouts."""
-    format_penalty_positives: float
-    """Mean p_format (report E5) over correct rollouts."""
-    first_call_success_rate: float
-    """Among correct rollouts with a call: share whose first call ended `ok`."""
-    valid_call_rate: float
-    """Share of calls that were well formed and named a known tool."""
-    num_tool_calls: int
-    mean_response_tokens: float
-    loss: float
-    grad_norm: float
-    clip_fraction: float
-    behaviour_kl: float
-    entropy: float
-    collect_seconds: float
-    build_seconds: float
-    train_seconds: float
-    sync_seconds: float
-    num_sampled_tokens: int
-    evaluation_score: float | None = None
-    """avg@k where the stage evaluates during training."""
-
-    @property
-    def step_seconds(self) -> float:
-        return self.collect_seconds + self.build_seconds + self.train_seconds + self.sync_seconds
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class GateDecision:
     verdict: GateVerdict
     reason: str
@@ -391,69 +310,3 @@ class StageResult:
     last_step: int
     gate: GateDecision
     scores: tuple[Score, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class GenerateRequest:
-    """One turn asked of an engine: continue `token_ids`."""
-
-    rollout_id: str
-    turn: int
-    """0-based. Turn n's `token_ids` begin with all tokens of turn n-1's request and completion."""
-    token_ids: TokenIds  # [p], the whole conversation so far
-    max_new_tokens: int
-    temperature: float
-    """> 0 samples, and logprobs are those of the tempered distribution; 0 is greedy."""
-    top_p: float
-    seed: int
-    """Of the rollout, 63 bits: token number n of the sequence is a function of (seed, n, logits)."""
-    stop_token_ids: tuple[int, ...]
-
-
-class Generate(Protocol):
-    """An engine that samples turns. Holds a rollout's KV between turns until `release`."""
-
-    async def __call__(self, request: GenerateRequest, /) -> Completion: ...
-
-    def release(self, rollout_id: str, /) -> None:
-        """Frees what is held for the rollout; unknown ids are ignored."""
-        ...
-
-
-class Trainer(Protocol):
-    """Owns weights and optimizer. Calls are synchronous and never overlap."""
-
-    def train_step(self, batch: Batch, /, *, learning_rate: float | None = None) -> TrainMetrics:
-        """One policy step; `learning_rate` overrides the configured one (a stage's own)."""
-        ...
-
-    def sft(
-        self, conversations: Sequence[tuple[TokenIds, Mask]], /, *, start: int, stop: int
-    ) -> Sequence[float]:
-        """SFT steps `[start, stop)` of the configured schedule; the loss of each.
-
-        The batch of step n is a function of the conversations, the seed and n alone.
-        """
-        ...
-
-    def reset_optimizer(self) -> None:
-        """Fresh moments and warm-up: entering RL after SFT, and RL-3 (report §4.3)."""
-        ...
-
-    def save(self, folder: Path, /) -> None:
-        """Weights and optimizer, such that `load` continues bit for bit. Replaces `folder`."""
-        ...
-
-    def load(self, folder: Path, /) -> None: ...
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """Weights by name (torch tensors, not copies), for the rollout pool."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Execute(Protocol):
-    """Runs one tool call. Never raises for what the code did; `unavailable` is a status."""
-
-    async def __call__(self, call: ToolCall, /, *, call_id: str) -> ToolResult: ...

@@ -10,7 +10,8 @@ import hashlib
 from pathlib import Path
 
 from data_catalog.sources import read_source
-from rstar2.config import ProblemsConfig, RecipeConfig, base_folder
+from rstar2.config import ProblemsConfig, RecipeConfig
+from rstar2.profiles import base_folder
 from tasks.ledger import LedgerError
 
 

@@ -21,8 +21,10 @@ from typing import Any
 from data_catalog.catalog import CatalogError, publish
 from data_catalog.records import Manifest, ManifestKind, manifest_from_json, manifest_json
 from infra.object_store import ObjectStore, StoreError, open_store
-from rstar2.config import RecipeConfig, config_difference, config_hash
-from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult, StepMetrics
+from rstar2.config import RecipeConfig
+from rstar2.profiles import config_difference, config_hash
+from rstar2.step_metrics import StepMetrics
+from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
+from rstar2.protocols import TrainMetrics
 from rstar2.rollout_files import read_rollouts
 from rstar2.statistics import rollout_statistics
-from rstar2.types import StepMetrics, TrainMetrics
+from rstar2.step_metrics import StepMetrics
 from tasks.batches import BuiltBatch
 from tasks.promotion import artifact_key
 from tasks.resources import Resources

@@ -13,7 +13,8 @@ from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from rstar2.gate import decide_gate
-from rstar2.types import GateDecision, StageResult, StepMetrics
+from rstar2.step_metrics import StepMetrics
+from rstar2.types import GateDecision, StageResult
 from tasks.ledger import Ledger
 from tasks.promotion_answers import answered
 from tasks.resources import Resources

@@ -15,8 +15,9 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from rstar2.protocols import TrainMetrics
 from rstar2.rollout_files import read_batch
-from rstar2.types import ArtifactRef, StageResult, TrainMetrics
+from rstar2.types import ArtifactRef, StageResult
 from tasks.resources import Resources
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rstar2.step_metrics import StepMetrics
 from rstar2.types import (
     Completion,
     FinishReason,
@@ -17,7 +18,6 @@ from rstar2.types import (
     Rollout,
     RolloutStatus,
     Sample,
-    StepMetrics,
     ToolCall,
     ToolResult,
     ToolStatus,

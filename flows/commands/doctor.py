@@ -54,7 +54,7 @@ def doctor(
     as_json
         One JSON object per finding, one a line.
     """
-    from rstar2.config import load_config
+    from rstar2.profiles import load_config
 
     config = load_config(profile, set or [])
     is_well = True

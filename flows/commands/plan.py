@@ -38,8 +38,8 @@ def plan(
     as_json
         The whole configuration and the plan, as one JSON object.
     """
-    from rstar2.config import load_config
     from rstar2.planning import make_plan
+    from rstar2.profiles import load_config
 
     config = load_config(profile, set or [])
     made = make_plan(config)

@@ -36,7 +36,7 @@ def run(
         Overrides one setting, as in `gates.rl-1.threshold=0.08`; may be repeated.
     """
     from infra.object_store import open_store
-    from rstar2.config import load_config
+    from rstar2.profiles import load_config
     from tasks.inputs import check_sources
 
     overrides = [*(set or []), *_problem_overrides(profile, problems)]
@@ -52,7 +52,7 @@ def run(
 
 def _problem_overrides(profile: str, problems: Path | None) -> list[str]:
     """Every stage and the evaluation read the user's file."""
-    from rstar2.config import load_config
+    from rstar2.profiles import load_config
 
     if problems is None:
         return []
@@ -95,7 +95,7 @@ def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
     from flows.outcome import print_outcome, read_outcome
     from flows.recipe import recipe
     from infra.object_store import open_store
-    from rstar2.config import load_config
+    from rstar2.profiles import load_config
     from tasks.runs import new_run_name
 
     config = load_config(profile, overrides)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from rstar2.config import RecipeConfig, base_folder
+from rstar2.config import RecipeConfig
+from rstar2.profiles import base_folder
 from rstar2.tiny_tokenizer import make_tiny_tokenizer
 from rstar2.training.weights import build_tiny_model, load_model, save_model
 

@@ -1,6 +1,6 @@
 """The trainer as one rank in this process: what the laptop and one GPU use.
 
-Owns a `TrainingEngine`; implements `rstar2.types.Trainer`. A checkpoint folder holds `model/`, which
+Owns a `TrainingEngine`; implements `rstar2.protocols.Trainer`. A checkpoint folder holds `model/`, which
 `transformers` loads, and `trainer/`: moments, counters and the phase they belong to. Knows neither
 rollouts nor stages.
 """
@@ -20,9 +20,10 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from rstar2.batching import shuffled_batches
 from rstar2.config import ConfigError, RecipeConfig
+from rstar2.protocols import TrainMetrics
 from rstar2.training.engine import TrainingEngine
 from rstar2.training.weights import load_model, save_model
-from rstar2.types import Batch, Mask, TokenIds, TrainMetrics
+from rstar2.types import Batch, Mask, TokenIds
 
 Phase = Literal["sft", "rl"]
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from infra.settings import prepare_torch_environment
-from rstar2.config import load_config
+from rstar2.profiles import load_config
 
 SEED = 2508
 """Of weights, conversations and batches; runs that measure learning use others."""

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from rstar2.batching import micro_batches, padded_width, split_updates
 from rstar2.config import OptimizerConfig, SftConfig, TrainerConfig
+from rstar2.protocols import TrainMetrics
 from rstar2.training.logprobs import token_logprobs
 from rstar2.training.losses import NO_SUMS, LossSums, policy_loss, sft_loss
-from rstar2.types import Batch, Mask, Sample, TokenIds, TrainMetrics
+from rstar2.types import Batch, Mask, Sample, TokenIds
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -11,7 +11,8 @@ from rollout_builders import make_group, make_rollout, make_sample
 
 from rstar2.advantage import group_advantages
 from rstar2.batching import build_samples, micro_batches, split_updates
-from rstar2.config import ConfigError, OptimizerConfig, TinyModel, TrainerConfig, load_config
+from rstar2.config import ConfigError, OptimizerConfig, TinyModel, TrainerConfig
+from rstar2.profiles import load_config
 from rstar2.roc import penalties, resample_on_correct
 from rstar2.training.engine import TrainingEngine
 from rstar2.training.logprobs import token_logprobs

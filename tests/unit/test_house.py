@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from flows.parameters import ProfileName
-from rstar2.config import profile_names
+from rstar2.profiles import profile_names
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("flows", "tasks", "infra", "data_catalog", "rstar2")

@@ -27,7 +27,8 @@ from rollout_builders import make_group, make_rollout
 from data_catalog.catalog import SCHEMA_VERSION, CatalogError, build, publish
 from data_catalog.queries import open_catalog
 from data_catalog.records import Manifest, manifest_from_json, manifest_json
-from rstar2.types import ArtifactRef, Group, RolloutStatus, StepMetrics
+from rstar2.step_metrics import StepMetrics
+from rstar2.types import ArtifactRef, Group, RolloutStatus
 
 Ask = Callable[[str], list[tuple[object, ...]]]
 

@@ -19,8 +19,9 @@ from infra.rollout.embedded import (
 from infra.rollout.model_weights import WeightsError
 from infra.rollout.pool import RolloutPool
 from rstar2.config import RolloutConfig, TinyModel
+from rstar2.protocols import GenerateRequest
 from rstar2.training.weights import build_tiny_model
-from rstar2.types import Completion, FinishReason, GenerateRequest, PolicySpan
+from rstar2.types import Completion, FinishReason, PolicySpan
 
 MODEL = build_tiny_model(TinyModel(init_std=0.08), seed=11)
 PROMPTS = [
@@ -73,6 +74,13 @@ async def single(engine: EmbeddedEngine, request: GenerateRequest) -> Completion
 
 async def rollout(engine: EmbeddedEngine, number: int, wait: float = 0.0) -> list[Completion]:
     """Rollout `number`: prompt, seed, turns and lengths are functions of it; tools take `wait`."""
+    try:
+        return await sample_turns(engine, number, wait)
+    finally:
+        engine.release(f"r{number}")
+
+
+async def sample_turns(engine: EmbeddedEngine, number: int, wait: float) -> list[Completion]:
     ids, turns = PROMPTS[number % len(PROMPTS)], []
     for turn in range(1 + number % 4):
         request = ask(
@@ -90,7 +98,6 @@ async def rollout(engine: EmbeddedEngine, number: int, wait: float = 0.0) -> lis
         ids = np.concatenate([ids, turns[-1].token_ids, observation.astype(np.int32)])
         if wait:
             await asyncio.sleep(wait)
-    engine.release(f"r{number}")
     return turns
 
 
@@ -120,6 +127,26 @@ def test_no_bit_depends_on_latency_order_or_neighbours(
     together = dict(zip(order, asyncio.run(main(engine)), strict=True))
     engine.close()
     assert {n: bits(turns) for n, turns in together.items()} == alone
+
+
+def test_cancelled_neighbours_change_no_bit(alone: dict[int, list[tuple[bytes, bytes]]]) -> None:
+    chance = np.random.default_rng(5)
+
+    async def main(engine: EmbeddedEngine) -> dict[int, list[Completion]]:
+        tasks = {n: asyncio.ensure_future(rollout(engine, n, 0.001)) for n in range(48)}
+        for number in range(0, 48, 3):
+            await asyncio.sleep(float(chance.exponential(0.004)))
+            tasks[number].cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        return {n: task.result() for n, task in tasks.items() if not task.cancelled()}
+
+    engine = open_engine(max_rows=20)
+    together = asyncio.run(main(engine))
+    num_held = engine.num_held
+    engine.close()
+    assert set(range(48)) - set(range(0, 48, 3)) <= set(together)
+    assert {n: bits(t) for n, t in together.items()} == {n: alone[n] for n in together}
+    assert num_held == 0
 
 
 async def test_logprobs_equal_those_of_transformers(engine: EmbeddedEngine) -> None:

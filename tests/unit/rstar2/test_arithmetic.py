@@ -13,8 +13,9 @@ from rstar2.arithmetic import (
 )
 from rstar2.arithmetic_wordings import KNOWN_CLAUSES, OPERATIONS, UNSEEN_CLAUSES
 from rstar2.chat import Message, open_chat
-from rstar2.config import ChatConfig, load_config
+from rstar2.config import ChatConfig
 from rstar2.problems import is_held_out, problem_id
+from rstar2.profiles import load_config
 from rstar2.sft_data import make_conversations, run_snippet
 from rstar2.tiny_tokenizer import make_tiny_tokenizer
 

@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rstar2.config import (
-    ConfigError,
-    RecipeConfig,
-    config_difference,
-    config_hash,
-    load_config,
-    profile_names,
-)
+from rstar2.config import ConfigError, RecipeConfig
+from rstar2.profiles import config_difference, config_hash, load_config, profile_names
 
 
 @pytest.mark.parametrize("profile", profile_names())

@@ -7,7 +7,8 @@ from rollout_builders import make_step
 
 from rstar2.config import GateConfig
 from rstar2.gate import decide_gate
-from rstar2.types import GateDecision, GateVerdict, StepMetrics
+from rstar2.step_metrics import StepMetrics
+from rstar2.types import GateDecision, GateVerdict
 
 
 def steps(name: str, values: Sequence[float], **fields: float) -> list[StepMetrics]:

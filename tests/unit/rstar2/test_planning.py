@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rstar2.config import ConfigError, ModelConfig, RecipeConfig, load_config
+from rstar2.config import ConfigError, ModelConfig, RecipeConfig
 from rstar2.planning import make_plan, model_shape
+from rstar2.profiles import load_config
 
 
 def small(**stage: int) -> RecipeConfig:

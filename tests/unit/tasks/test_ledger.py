@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.object_store import open_store
-from rstar2.config import load_config
+from rstar2.profiles import load_config
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
 from tasks.ledger import (
     Ledger,

@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from infra.trainer.local import CheckpointError, LocalTrainer, open_trainer, sft_batches
 from rstar2.batching import build_samples
 from rstar2.config import ConfigError, RecipeConfig
+from rstar2.protocols import Trainer
 from rstar2.training.weights import build_tiny_model, weights_checksum
-from rstar2.types import Batch, Trainer
+from rstar2.types import Batch
 
 CONFIG = RecipeConfig.model_validate(
     {

@@ -11,6 +11,7 @@ from rollout_builders import make_group, make_rollout, make_sample, make_turn
 
 from rstar2.batching import build_samples
 from rstar2.config import OptimizerConfig, SftConfig, TinyModel, TrainerConfig
+from rstar2.protocols import TrainMetrics
 from rstar2.training.engine import (
     TrainingEngine,
     TrainingStoppedError,
@@ -19,7 +20,7 @@ from rstar2.training.engine import (
 )
 from rstar2.training.logprobs import token_logprobs
 from rstar2.training.weights import build_tiny_model, weights_checksum
-from rstar2.types import Batch, Group, Sample, TrainMetrics
+from rstar2.types import Batch, Group, Sample
 
 TINY = TinyModel(
     hidden_size=16,

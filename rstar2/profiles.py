@@ -1,0 +1,151 @@
+"""Profiles: a `RecipeConfig` from a TOML file and overrides, its identity, and what differs.
+
+Reads a profile (shipped under `recipes/`, or a path) and `--set` overrides; writes nothing. Loads
+neither torch nor prefect, so `rstar2 plan` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+from pydantic import ValidationError
+
+from rstar2.config import ConfigError, RecipeConfig, Section
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that ship, sorted."""
+    return sorted(path.stem for path in _recipes().glob("*.toml"))
+
+
+def load_config(profile: str, overrides: Sequence[str] = ()) -> RecipeConfig:
+    """The validated profile (a shipped name or a TOML path) with `key.path=value` overrides.
+
+    Raises `ConfigError` naming the field, the value seen and what is allowed.
+    """
+    tree = _read_profile(profile)
+    for override in overrides:
+        _apply(tree, override)
+    tree.setdefault("profile", Path(profile).stem)
+    try:
+        return RecipeConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_explain(profile, error)) from None
+
+
+def base_folder(base: str) -> Path:
+    """The folder behind `model.base`: `shipped:NAME` lies beside the profiles."""
+    name = base.removeprefix("shipped:")
+    return _recipes() / name if name != base else Path(base)
+
+
+def resolved_json(config: RecipeConfig) -> str:
+    """The whole configuration, defaults included, in a stable order."""
+    return json.dumps(config.model_dump(mode="json"), sort_keys=True, indent=2)
+
+
+NOT_IDENTITY = {"storage", "profile"}
+"""Top-level fields that may change between two starts of one run without changing its result."""
+
+
+def config_hash(config: RecipeConfig) -> str:
+    """Identity of what the run computes: 16 hex digits."""
+    tree = config.model_dump(mode="json", exclude=NOT_IDENTITY | {"sandbox"})
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def config_difference(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Lines `field: old -> new` between two resolved configurations, fields that matter only."""
+    before, after = _flatten(old), _flatten(new)
+    keys = [k for k in sorted(before | after) if k.split(".")[0] not in NOT_IDENTITY | {"sandbox"}]
+    return [
+        f"{key}: {before.get(key, '(absent)')!r} -> {after.get(key, '(absent)')!r}"
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _flatten(tree: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _recipes() -> Path:
+    return Path(__file__).parent / "recipes"
+
+
+def _read_profile(profile: str) -> dict[str, object]:
+    path = Path(profile) if profile.endswith(".toml") else _recipes() / f"{profile}.toml"
+    if not path.is_file():
+        raise ConfigError(
+            f"unknown profile {profile!r}: expected one of {', '.join(profile_names())}, "
+            "or the path of a .toml file"
+        )
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def _apply(tree: dict[str, object], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"override {override!r}: expected key.path=value, as in seed=3")
+    *parents, leaf = key.strip().split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"override {override!r}: {parent} is a value, not a table")
+        node = child
+    node[leaf] = _parse_value(text.strip())
+
+
+def _parse_value(text: str) -> object:
+    """TOML where it parses (numbers, booleans, lists), the text itself elsewhere."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(profile: str, error: ValidationError) -> str:
+    lines = [f"profile {profile!r} is not valid:"]
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "(whole profile)"
+        seen = "" if isinstance(item["input"], dict) else f" (seen: {item['input']!r})"
+        if item["type"] == "extra_forbidden":
+            names = _known_keys(item["loc"][:-1])
+            near = difflib.get_close_matches(str(item["loc"][-1]), names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(names)}"
+            lines.append(f"  {where}: unknown key{seen}; {hint}")
+            continue
+        lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{seen}")
+    return "\n".join(lines)
+
+
+def _known_keys(path: Sequence[object]) -> list[str]:
+    """The keys of the table at `path`, a stage's or gate's name being any."""
+    section: type[Section] = RecipeConfig
+    for part in path:
+        field = section.model_fields.get(str(part))
+        if field is None:  # the name of a stage or of a gate
+            continue
+        arguments = [field.annotation, *get_args(field.annotation)]
+        tables = [a for a in arguments if isinstance(a, type) and issubclass(a, Section)]
+        if not tables:
+            return []
+        section = tables[0]
+    return sorted(section.model_fields)
