@@ -87,7 +87,7 @@ def _attach_to_server() -> None:
     )
 
     settings = load_settings()
-    prepare_prefect_environment(settings, ensure_server(settings))
+    prepare_prefect_environment(settings, ensure_server(settings, say=print))
     prepare_torch_environment()
 
 

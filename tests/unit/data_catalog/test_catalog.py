@@ -26,7 +26,7 @@ from rollout_builders import make_group, make_rollout
 
 from data_catalog.catalog import SCHEMA_VERSION, CatalogError, build, publish
 from data_catalog.queries import open_catalog
-from data_catalog.records import Manifest, manifest_from_json, manifest_json
+from data_catalog.records import Manifest
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import ArtifactRef, Group, RolloutStatus
 
@@ -306,20 +306,6 @@ def test_a_full_disk_is_explained(tmp_path: Path, catalog_path: Path) -> None:
     with pytest.raises(CatalogError, match="No space left on device"):
         publish(catalog_path, small_run(tmp_path), resolve, force=True)
     assert not catalog_path.exists()
-
-
-def test_a_manifest_survives_json(tmp_path: Path) -> None:
-    for manifest in small_run(tmp_path):
-        data = manifest_json(manifest)
-        again = manifest_from_json(data)
-        assert again.key == manifest.key
-        assert manifest_json(again) == data
-
-
-def test_a_manifest_refuses_what_json_cannot_hold() -> None:
-    manifest = replace(make_run_manifest(), values={"path": Path("a")})
-    with pytest.raises(TypeError, match="convert it where the manifest is made"):
-        manifest_json(manifest)
 
 
 def test_the_step_series_has_a_column_for_every_metric(catalog_path: Path, ask: Ask) -> None:
