@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rollout_builders import make_group, make_step
 
+from data_catalog.catalog import publish
 from data_catalog.records import Manifest
 from rstar2.rollout_files import write_problems, write_rollouts
 from rstar2.types import (
@@ -257,3 +258,11 @@ def small_run(folder: Path, run: str = "demo") -> list[Manifest]:
             minute=10,
         ),
     ]
+
+
+def resolve_in(folder: Path) -> Callable[[ArtifactRef], Path]:
+    return lambda ref: folder / ref.uri
+
+
+def publish_all(catalog_path: Path, manifests: Sequence[Manifest], *, force: bool = True) -> bool:
+    return publish(catalog_path, manifests, resolve_in(catalog_path.parent), force=force)
