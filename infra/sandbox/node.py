@@ -73,6 +73,11 @@ class Queued:
     slot: int = -1
     num_attempts: int = 0
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its client still waits for it (the same id may name a later call by now)."""
+        return self.client.calls.get(self.request.call_id) is self
+
 
 class Node:
     """Queue, slots and interpreters. Everything runs on one event loop."""
@@ -193,6 +198,8 @@ class Node:
         for call in [c for c in self.running.values() if c.tier == tier]:
             self.release(call)
             call.num_attempts += 1
+            if not call.is_wanted:
+                continue
             if call.num_attempts < MAX_ATTEMPTS and not self.stopping.is_set():
                 call.client.queue.appendleft(call)
             else:
@@ -235,8 +242,9 @@ class Node:
 
     def answer(self, call: Queued, result: SandboxResult) -> None:
         """The one result of a call, unless its client is gone."""
-        if call.client.calls.pop(call.request.call_id, None) is None:
+        if not call.is_wanted:
             return
+        del call.client.calls[call.request.call_id]
         status = str(result.status)
         self.num_done[status] = self.num_done.get(status, 0) + 1
         queue_s = round((call.started or time.monotonic()) - call.arrived, 6)

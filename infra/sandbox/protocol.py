@@ -121,6 +121,9 @@ _RUN_TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
+_MOST = {"cpu_s": 86_400, "wall_s": 86_400, "mem_mb": 1 << 20, "output_bytes": 16 << 20}
+
+
 def encode(message: Mapping[str, object]) -> bytes:
     """One frame. Raises `ProtocolError` for text that is not Unicode (a lone surrogate)."""
     try:
@@ -239,8 +242,10 @@ def _check_types(values: Mapping[str, object], call_id: str) -> None:
         expected = _RUN_TYPES[name]
         if not isinstance(value, expected) or isinstance(value, bool):
             raise ProtocolError(f"{name}: expected {_names(expected)}, got {value!r}", call_id)
-        if not isinstance(value, str) and value <= 0:  # type: ignore[operator]
-            raise ProtocolError(f"{name}: expected more than 0, got {value!r}", call_id)
+        most = _MOST.get(name)
+        if most is not None and not 0 < value <= most:  # type: ignore[operator]
+            problem = f"{name}: expected more than 0 and at most {most}, got {value!r}"
+            raise ProtocolError(problem, call_id)
 
 
 def _names(kinds: type | tuple[type, ...]) -> str:

@@ -189,6 +189,15 @@ async def test_a_cancelled_call_is_ended(sandbox: Sandbox, state_dir: Path) -> N
         await asyncio.sleep(0.05)
 
 
+async def test_a_call_id_used_again_after_a_cancel_gets_its_own_result(sandbox: Sandbox) -> None:
+    task = asyncio.create_task(sandbox.run("import time\ntime.sleep(4)", call_id="again"))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    result = await sandbox.run("import time\ntime.sleep(0.2)\n'mine'", call_id="again")
+    assert (result.status, result.value) == ("ok", "'mine'")
+
+
 async def test_another_client_is_not_starved_by_a_long_queue(
     sandbox: Sandbox, state_dir: Path
 ) -> None:

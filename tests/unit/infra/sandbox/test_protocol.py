@@ -53,7 +53,7 @@ def test_unknown_keys_of_a_result_are_ignored() -> None:
         ({"stdin": None}, "stdin: expected a string, got NoneType"),
         ({"cpu_s": "1"}, "cpu_s: expected int or float, got '1'"),
         ({"mem_mb": True}, "mem_mb: expected int, got True"),
-        ({"wall_s": 0}, "wall_s: expected more than 0, got 0"),
+        ({"wall_s": 0}, "wall_s: expected more than 0 and at most 86400, got 0"),
         (
             {"kind": "ruby"},
             "kind: expected one of python, verify, health, cancel, stop, got 'ruby'",
