@@ -77,6 +77,8 @@ class SandboxConfig(Section):
     """Of stdout and of stderr, each."""
     min_rung: Literal["A", "B", "C", "D"] = "B"
     """The weakest isolation accepted (A: root namespaces … D: limits only); weaker refuses."""
+    remembers_pure_calls: bool = True
+    """A snippet of plain arithmetic is run once and its result used again; it is the same result."""
     verify_seconds: Seconds = 5.0
     """Deadline of one answer check; an overrun is `undecided`, never wrong."""
 

@@ -13,11 +13,13 @@ from contextlib import ExitStack, contextmanager
 
 from infra.rollout.pool import RolloutPool, open_pool
 from infra.sandbox.client import Sandbox, open_sandbox
+from infra.sandbox.remembered import RememberingExecute
 from infra.settings import load_settings
 from infra.trainer.base_model import load_tokenizer, model_folder_of
 from infra.trainer.local import LocalTrainer, open_trainer
 from rstar2.chat import PYTHON_TOOL, Chat, open_chat
 from rstar2.config import RecipeConfig
+from rstar2.protocols import Execute
 from rstar2.types import ArtifactRef
 from tasks.ledger import Ledger
 
@@ -25,7 +27,7 @@ from tasks.ledger import Ledger
 class Resources:
     """Open resources of one stage."""
 
-    __slots__ = ("_trainer", "chat", "config", "ledger", "pool", "runner", "sandbox")
+    __slots__ = ("_trainer", "chat", "config", "execute", "ledger", "pool", "runner", "sandbox")
 
     def __init__(
         self,
@@ -34,6 +36,7 @@ class Resources:
         ledger: Ledger,
         chat: Chat,
         sandbox: Sandbox,
+        execute: Execute,
         pool: RolloutPool,
         trainer: LocalTrainer | None,
         runner: asyncio.Runner,
@@ -42,6 +45,7 @@ class Resources:
         self.ledger = ledger
         self.chat = chat
         self.sandbox = sandbox
+        self.execute = execute
         self.pool = pool
         self._trainer = trainer
         self.runner = runner
@@ -72,6 +76,9 @@ def open_resources(
             ledger=ledger,
             chat=chat,
             sandbox=sandbox,
+            execute=RememberingExecute(sandbox.execute)
+            if config.sandbox.remembers_pure_calls
+            else sandbox.execute,
             pool=pool,
             trainer=trainer,
             runner=runner,

@@ -147,7 +147,7 @@ async def _graded_rollout(
         problem,
         resources.chat,
         resources.pool.generate,
-        resources.sandbox.execute,
+        resources.execute,
         limits=limits,
         tools=frozenset(tool.name for tool in resources.chat.tools),
         answer_tags=resources.config.chat.answer_tags,
