@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 from dataclasses import dataclass
 
 from rstar2.protocols import Execute
@@ -20,13 +21,13 @@ MAX_SOURCE = 2_000
 """Characters; parsing longer source could cost as much as it saves."""
 MAX_REMEMBERED = 50_000
 """Results held; the oldest goes first."""
-PURE_BUILTINS = frozenset(
+_PURE_BUILTINS = (
     "abs all any bin bool chr dict divmod enumerate filter float hex int isinstance len list map max "
     "min oct ord pow print range repr reversed round set sorted str sum tuple zip ArithmeticError "
     "AssertionError Exception IndexError KeyError NameError OverflowError TypeError ValueError "
-    "ZeroDivisionError False None True".split()  # noqa: SIM905  (a column of 40 lines otherwise)
+    "ZeroDivisionError False None True"
 )
-IMPURE_NAMES = frozenset(dir(__import__("builtins"))) - PURE_BUILTINS
+IMPURE_NAMES = frozenset(dir(builtins)) - frozenset(_PURE_BUILTINS.split())
 PURE_MODULES = frozenset({"math"})
 PURE_STATUSES = frozenset({ToolStatus.OK, ToolStatus.ERROR})
 IMPURE_NODES = (
