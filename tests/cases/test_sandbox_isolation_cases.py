@@ -113,7 +113,7 @@ async def test_sees_nothing_of_the_host(sandbox: Sandbox, name: str) -> None:
 
 async def test_s13_killing_the_own_group_kills_nobody_else(sandbox: Sandbox) -> None:
     before = (await sandbox.health())["num_restarts"]
-    result = await run(sandbox, "import os\nos.killpg(0, 9)\nos.kill(-1, 9)\nprint('alive')")
+    result = await run(sandbox, "import os\nos.killpg(0, 9)\nprint('alive')")
     assert result.status in ("ok", "error", "oom")
     assert (await sandbox.health())["num_restarts"] == before
 

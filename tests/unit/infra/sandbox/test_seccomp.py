@@ -87,3 +87,29 @@ def test_calls_of_another_architecture_are_killed() -> None:
 def test_a_processor_without_a_table_is_refused() -> None:
     with pytest.raises(KeyError):
         build_filter("riscv64")
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "argument", "action"),
+    [
+        ("fork", 57, 0, EPERM),
+        ("vfork", 58, 0, EPERM),
+        ("fork by clone", 56, 17, EPERM),
+        ("thread by clone", 56, 0x10000 | 0x100, ALLOW),
+        ("own limits", 302, 0, ALLOW),
+        ("limits of another", 302, 1, EPERM),
+        ("kill", 62, 1, ALLOW),
+        ("socket", 41, 1, EPERM),
+    ],
+)
+def test_a_single_process_starts_threads_only(
+    name: str, number: int, argument: int, action: int
+) -> None:
+    program = build_filter("x86_64", single_process=True)
+    assert decide(program, X86_64, number, argument) == action
+
+
+@pytest.mark.parametrize("number", [62, 129, 200, 234, 297, 424])
+def test_no_signal_is_sent_where_they_are_refused(number: int) -> None:
+    program = build_filter("x86_64", single_process=True, no_signals=True)
+    assert decide(program, X86_64, number, 1) == EPERM
