@@ -61,8 +61,9 @@ async def probe(settings: Settings) -> Node:
     lines = "".join(f"\n  {rung}: {reason}" for rung, reason in refused.items())
     raise ZygoteError(
         f"no isolation rung at or above {settings.min_rung!r} can be reached here:{lines}\n"
-        "Run as root, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-        'user.max_user_namespaces), or accept less with sandbox.min_rung = "D" (unsafe).'
+        "Run as root; or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+        "kernel.apparmor_restrict_unprivileged_userns=0); or accept less: sandbox.min_rung = "
+        '"C" (Landlock alone), or sandbox.min_rung = "D" (unsafe: no isolation).'
     )
 
 

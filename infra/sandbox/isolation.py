@@ -7,9 +7,10 @@ a process namespace and folder of its own and takes every right from it.
 | rung | needs | gives |
 | A | root | all namespaces, a user id per slot, private tmpfs, read-only root, filter, no network |
 | B | user namespaces | the same without the user id per slot |
+| C | Landlock | nothing opened but libraries and a folder of its own; threads only; no network |
 | D | nothing | time, memory and output limits and the filter; files and processes stay visible |
 
-Rung C (Landlock) is not built yet. Whether a rung can be reached is not guessed: the daemon starts
+Whether a rung can be reached is not guessed: the daemon starts
 a zygote on it and runs a call.
 """
 
@@ -17,15 +18,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import sysconfig
 from typing import Literal, NamedTuple
 
-from infra.sandbox import kernel, root
+from infra.sandbox import kernel, landlock, root, seccomp
 
 Rung = Literal["A", "B", "C", "D"]
-RUNGS: tuple[Rung, ...] = ("A", "B", "D")
-"""Those that are built, strongest first."""
+RUNGS: tuple[Rung, ...] = ("A", "B", "C", "D")
+"""Strongest first."""
+NAMESPACED: frozenset[Rung] = frozenset({"A", "B"})
 USER_INSIDE = 1000
 """User id inside rung B, and in the fake /etc/passwd of both."""
 
@@ -57,7 +60,8 @@ class Entry(NamedTuple):
     with_proc: bool
     """Whether /proc can be mounted (a container may forbid it on rung B)."""
     num_processes: int
-    """Processes and threads that a call may have (on rung B: all of them together)."""
+    """Processes and threads that a call may have (on rung B: all of them together); 0 without a
+    limit, where the user's processes outside would count too (C, D)."""
     first_user_id: int
     """Rung A: slot n runs as user `first_user_id + n`."""
 
@@ -80,7 +84,7 @@ def interpreter_environment() -> dict[str, str]:
 def main() -> None:
     """Enters the rung, tells the zygote's process id on standard output, becomes the zygote."""
     entry = Entry(*json.loads(sys.argv[1]))
-    if entry.rung == "D":
+    if entry.rung not in NAMESPACED:
         os.write(1, b"%d\n" % os.getpid())
         _execute_zygote(entry, sys.executable, pid_namespace=-1)
     if entry.rung == "B":
@@ -125,7 +129,7 @@ def _enter_user_namespace() -> None:
 
 
 def _execute_zygote(entry: Entry, executable: str, *, pid_namespace: int) -> None:
-    code = entry.project if entry.rung == "D" else root.CODE
+    code = entry.project if entry.rung not in NAMESPACED else root.CODE
     start = (
         f"import sys; sys.path.insert(0, {code!r}); "
         "from infra.sandbox import tiers; tiers.import_common(); "
@@ -133,7 +137,7 @@ def _execute_zygote(entry: Entry, executable: str, *, pid_namespace: int) -> Non
     )
     arguments = [json.dumps([*entry]), str(pid_namespace)]
     environment = ENVIRONMENT | interpreter_environment()
-    if entry.rung != "D":
+    if entry.rung in NAMESPACED:
         inside = {"LD_LIBRARY_PATH": f"{root.PREFIX}/lib", "PYTHONPATH": root.SITE}
         environment = ENVIRONMENT | inside
     null = os.open("/dev/null", os.O_RDWR)
@@ -142,24 +146,37 @@ def _execute_zygote(entry: Entry, executable: str, *, pid_namespace: int) -> Non
     os.execve(executable, [executable, "-s", "-P", "-B", "-c", start, *arguments], environment)
 
 
-def confine(confinement: Confinement, user_id: int) -> None:
+def confine(confinement: Confinement, *, user_id: int, ruleset: int) -> None:
     """Shuts this process, a fresh child of the zygote, in. It is pid 1 of its namespace (A, B).
 
     Raises `OSError` when a step fails: the snippet must then not run.
     """
     os.setsid()  # a group of its own: `kill(0, …)` must not reach the zygote
-    if confinement.rung != "D":
+    if confinement.rung in NAMESPACED:
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("tmpfs", "/tmp", kind="tmpfs", flags=_TMPFS_FLAGS, options=confinement.tmpfs)
         if confinement.with_proc:
             kernel.mount("proc", "/proc", kind="proc", flags=_PROC_FLAGS)
         os.chdir("/tmp")
+    else:
+        kernel.process_control(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     if confinement.rung == "A":
         os.setgroups([])
         os.setresgid(user_id, user_id, user_id)
         os.setresuid(user_id, user_id, user_id)
         kernel.process_control(kernel.PR_SET_DUMPABLE, 1)
-    elif confinement.rung == "B":
+    else:
         kernel.drop_capabilities()
     kernel.process_control(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if confinement.rung == "C":
+        landlock.restrict(ruleset)
+        os.close(ruleset)
     confinement.filter.install()
+
+
+def build_filter(rung: Rung) -> kernel.Filter:
+    """The system-call filter of a rung. Raises `OSError` on C where the kernel has no Landlock."""
+    if rung != "C":
+        return kernel.Filter(seccomp.build_filter())
+    no_signals = landlock.version() < landlock.SIGNAL_SCOPE_VERSION
+    return kernel.Filter(seccomp.build_filter(single_process=True, no_signals=no_signals))

@@ -151,6 +151,14 @@ def set_personality(flags: int) -> int:
     return int(_libc.personality(ctypes.c_ulong(flags)))
 
 
+def system_call(number: int, *arguments: object) -> int:
+    """A call without a wrapper in the C library; integers are passed as `long`."""
+    values = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = int(_syscall(ctypes.c_long(number), *values))
+    _check(result, f"system call {number}")
+    return result
+
+
 def close_from(first: int) -> None:
     """Closes every descriptor from `first` upwards."""
     number = _NUMBERS[platform.machine()]["close_range"]

@@ -70,7 +70,8 @@ def limit_call(
     cpu = math.ceil(limits.cpu_seconds * num_items) + 1
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 1))
-    resource.setrlimit(resource.RLIMIT_NPROC, (num_processes, num_processes))
+    if num_processes:
+        resource.setrlimit(resource.RLIMIT_NPROC, (num_processes, num_processes))
     resource.setrlimit(resource.RLIMIT_NOFILE, (NUM_FILES, NUM_FILES))
 
 

@@ -35,12 +35,12 @@ VERIFY_PACKAGES = (
     "numpy", "sympy", "mpmath", "math_verify", "latex2sympy2_extended", "antlr4",
     "antlr4_python3_runtime", "gmpy2",
 )  # fmt: skip
-_SYSTEM_FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64")
+SYSTEM_FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/lib32", "/lib", "/lib64")
 _LIBRARIES = (
     "libpython", "libssl", "libcrypto", "libffi", "libz.", "liblzma", "libbz2", "libsqlite3",
     "libexpat", "libstdc++", "libgcc_s", "libtinfo", "libncurses", "libmpdec", "libuuid",
 )  # fmt: skip
-_DEVICES = ("null", "zero", "full", "random", "urandom")
+DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def interpreter_inside() -> str:
@@ -67,11 +67,11 @@ def build_root(new_root: str, *, tier: str, user_id: int, project: str, with_pro
     _bind_interpreter(base, VERIFY_PACKAGES if tier == "verify" else USER_PACKAGES)
     _bind_harness(base, project, tier)
     (base / "dev/shm").symlink_to("/tmp")
-    for device in _DEVICES:
+    for device in DEVICES:
         (base / "dev" / device).touch()
     flags = kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID | kernel.MOUNT_ATTR_NODEV
     kernel.restrict_mounts(new_root, flags)
-    for device in _DEVICES:
+    for device in DEVICES:
         _bind(f"/dev/{device}", base / "dev" / device)
     if with_proc:
         flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -106,7 +106,7 @@ def _write_accounts(folder: Path, user_id: int) -> None:
 
 def _bind_system(base: Path) -> None:
     """The C library and its friends, a shell, and the loader's index."""
-    for folder in _SYSTEM_FOLDERS:
+    for folder in SYSTEM_FOLDERS:
         target = base / folder[1:]
         if os.path.islink(folder):
             target.symlink_to(os.readlink(folder))
@@ -129,7 +129,7 @@ def _bind_interpreter(base: Path, packages: tuple[str, ...]) -> None:
     launcher.write_text(LAUNCHER.format(prefix=PREFIX, site=SITE, interpreter=interpreter_inside()))
     launcher.chmod(0o755)
     libraries = Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent")
-    if not str(libraries).startswith(_SYSTEM_FOLDERS):
+    if not str(libraries).startswith(SYSTEM_FOLDERS):
         for file in sorted(libraries.glob("*.so*")):
             if file.name.startswith(_LIBRARIES):
                 _bind_file(file, base / PREFIX[1:] / "lib" / file.name)
@@ -143,19 +143,24 @@ def _cover(folder: Path) -> None:
     kernel.mount("tmpfs", str(folder), kind="tmpfs", options="mode=0755,size=4k")
 
 
+def packages_in(site: str, packages: tuple[str, ...]) -> list[Path]:
+    """Entries of a site-packages folder that belong to `packages`, their metadata included."""
+    return [
+        entry
+        for entry in sorted(Path(site).iterdir())
+        if entry.name.split("-")[0].removesuffix(".libs").removesuffix(".py") in packages
+    ]
+
+
 def _bind_packages(target: Path, packages: tuple[str, ...]) -> None:
     target.mkdir()
-    seen: set[str] = set()
-    for site in dict.fromkeys((sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"])):
-        for entry in sorted(Path(site).iterdir()):
-            name = entry.name.split("-")[0].removesuffix(".libs").removesuffix(".py")
-            if name not in packages or entry.name in seen:
-                continue
-            seen.add(entry.name)
-            if entry.is_dir():
-                _bind_folder(entry, target / entry.name)
-            else:
-                _bind_file(entry, target / entry.name)
+    sites = dict.fromkeys((sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"]))
+    entries = [entry for site in sites for entry in packages_in(site, packages)]
+    for entry in {entry.name: entry for entry in reversed(entries)}.values():
+        if entry.is_dir():
+            _bind_folder(entry, target / entry.name)
+        else:
+            _bind_file(entry, target / entry.name)
 
 
 def _bind_harness(base: Path, project: str, tier: str) -> None:

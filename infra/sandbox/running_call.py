@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from typing import NamedTuple
 
 from infra.sandbox import harness, limits, memory_files
@@ -34,7 +35,7 @@ class Running:
     """A forked call and what its limits look like."""
 
     __slots__ = (
-        "base_cpu", "base_wall", "err_fd", "handle", "limits", "next_check", "num_answered",
+        "base_cpu", "base_wall", "err_fd", "folder", "handle", "limits", "next_check", "num_answered",
         "out_fd", "pid", "pidfd", "reason", "slot", "started", "value_fd",
     )  # fmt: skip
 
@@ -50,6 +51,7 @@ class Running:
             harness.VALUE_BYTES + 1 if is_code else VERDICT_BYTES
         )
         self.pid = self.pidfd = -1
+        self.folder = ""  # its own on the disk, where it has no tmpfs
         self.reason = ""
         self.started = self.base_wall = time.monotonic()
         self.base_cpu = 0.0
@@ -94,6 +96,23 @@ def kill(call: Running, reason: str) -> None:
 
 
 def close(call: Running) -> None:
+    """Frees its descriptors and its folder."""
     for fd in (call.out_fd, call.err_fd, call.value_fd, call.pidfd):
         if fd >= 0:
             os.close(fd)
+    if call.folder:
+        _remove(call.folder)
+
+
+def _remove(folder: str) -> None:
+    """What cannot be removed (a tree made too deep on purpose) stays: no other call uses it."""
+    with suppress(RecursionError):
+        for parent, folders, files in os.walk(folder, topdown=False):
+            for name in files:
+                with suppress(OSError):
+                    os.unlink(f"{parent}/{name}")
+            for name in folders:
+                with suppress(OSError):
+                    os.rmdir(f"{parent}/{name}")
+    with suppress(OSError):
+        os.rmdir(folder)

@@ -32,6 +32,10 @@ AF_UNIX = 1
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
+_PRLIMIT = {"x86_64": 302, "aarch64": 261}
+_FORK = {"x86_64": (57, 58), "aarch64": ()}
+_SIGNAL = {"x86_64": (62, 129, 200, 234, 297, 424), "aarch64": (129, 130, 131, 138, 240, 424)}
+CLONE_THREAD = 0x10000
 _LAST = {"x86_64": 334, "aarch64": 293}
 """The last number of the old, dense table; of what came later only `_LATER` is allowed."""
 _LATER = (424, 434, 436, 439, 441, 449)
@@ -79,16 +83,28 @@ _REFUSED = {
 }
 
 
-def build_filter(machine: str | None = None) -> bytes:
+def build_filter(
+    machine: str | None = None, *, single_process: bool = False, no_signals: bool = False
+) -> bytes:
     """The filter for `machine` (this one by default): `struct sock_filter` records, 8 bytes each.
 
-    Raises `KeyError` for a processor without a table.
+    Without a process namespace (rung C) a call may start threads only, and change no other
+    process's limits; with `no_signals` it may send none. Raises `KeyError` for a processor without
+    a table.
     """
     machine = machine or platform.machine()
-    body = _tree(_intervals(machine))
-    special = _argument_check(_CLONE[machine], _JUMP_BITS, NAMESPACE_FLAGS, (REFUSE, ALLOW))
-    special += _argument_check(_SOCKETPAIR[machine], _JUMP_EQUAL, AF_UNIX, (ALLOW, REFUSE))
+    refused = {*_REFUSED[machine]}
+    special = _argument_check(_SOCKETPAIR[machine], _JUMP_EQUAL, AF_UNIX, (ALLOW, REFUSE))
+    if single_process:
+        refused |= {*_FORK[machine]}
+        special += _argument_check(_CLONE[machine], _JUMP_BITS, CLONE_THREAD, (ALLOW, REFUSE))
+        special += _argument_check(_PRLIMIT[machine], _JUMP_EQUAL, 0, (ALLOW, REFUSE))
+    else:
+        special += _argument_check(_CLONE[machine], _JUMP_BITS, NAMESPACE_FLAGS, (REFUSE, ALLOW))
+    if no_signals:
+        refused |= {*_SIGNAL[machine]}
     head = [(_LOAD, 0, 0, _OFFSET_ARCH), (_JUMP_EQUAL, 1, 0, _ARCH[machine]), (_RETURN, 0, 0, KILL)]
+    body = _tree(_intervals(_LAST[machine], refused))
     program = [*head, (_LOAD, 0, 0, _OFFSET_NUMBER), *special, *body]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
@@ -109,19 +125,19 @@ def _argument_check(
     ]
 
 
-def _action(machine: str, number: int) -> int:
-    if number <= _LAST[machine]:
-        return REFUSE if number in _REFUSED[machine] else ALLOW
-    if number in _LATER:
+def _action(number: int, last: int, refused: set[int]) -> int:
+    if number in refused:
+        return REFUSE
+    if number <= last or number in _LATER:
         return ALLOW
     return REFUSE if number in _LATER_KNOWN and number != _CLONE3 else UNKNOWN
 
 
-def _intervals(machine: str) -> list[tuple[int, int]]:
+def _intervals(last: int, refused: set[int]) -> list[tuple[int, int]]:
     """`(first number, action)` of each run of equal actions, ascending."""
     runs: list[tuple[int, int]] = []
     for number in range(_LATER_KNOWN.stop + 1):
-        action = _action(machine, number)
+        action = _action(number, last, refused)
         if not runs or runs[-1][1] != action:
             runs.append((number, action))
     return runs

@@ -17,11 +17,21 @@ import os
 import select
 import signal
 import sys
+import sysconfig
 import time
 from collections.abc import Iterable
 from typing import NamedTuple, NoReturn
 
-from infra.sandbox import harness, isolation, kernel, limits, memory_files, root, seccomp, tiers
+from infra.sandbox import (
+    harness,
+    isolation,
+    kernel,
+    landlock,
+    limits,
+    memory_files,
+    root,
+    tiers,
+)
 from infra.sandbox.running_call import (
     POLL_SECONDS,
     VERDICT_BYTES,
@@ -54,6 +64,11 @@ class Zygote(NamedTuple):
 
     control_fd: int
     pid_namespace: int
+    """A descriptor, or -1 on the rungs without namespaces."""
+    folders: str
+    """Where calls get folders of their own on those rungs."""
+    rules: list[tuple[int, int]]
+    """Rung C: what every call may open."""
     confinement: isolation.Confinement
     first_user_id: int
     num_processes: int
@@ -87,27 +102,35 @@ def _forget_start(entry: isolation.Entry) -> None:
     sys.stdin.reconfigure(errors="replace")  # type: ignore[union-attr]
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     sys.argv = [""]
-    if entry.rung != "D":
+    if entry.tier != "verify":
+        sys.path[:] = [path for path in sys.path if _holds_libraries(path)]
+    if entry.rung in isolation.NAMESPACED:
         sys.executable = root.launcher_inside()
-        if entry.tier != "verify":
-            sys.path.pop(0)
         kernel.unmount(f"{root.CODE}/infra/sandbox")
+
+
+def _holds_libraries(path: str) -> bool:
+    """Whether it is a folder of the interpreter's or of packages: not the project's, nor `.`."""
+    paths = sysconfig.get_paths()
+    return path.startswith((paths["stdlib"], root.PREFIX, paths["purelib"], paths["platlib"]))
 
 
 def _prepare(entry: isolation.Entry, pid_namespace: int) -> Zygote:
     limits.limit_zygote()
-    if entry.rung == "D":
+    if entry.rung not in isolation.NAMESPACED:
         kernel.process_control(kernel.PR_SET_CHILD_SUBREAPER, 1)
     os.set_blocking(entry.control_fd, True)
     poller = select.epoll()
     poller.register(entry.control_fd, select.EPOLLIN)
     tmpfs = f"size={limits.TMPFS_BYTES},nr_inodes={limits.TMPFS_INODES},mode=1777"
     confinement = isolation.Confinement(
-        entry.rung, entry.with_proc, kernel.Filter(seccomp.build_filter()), tmpfs
+        entry.rung, entry.with_proc, isolation.build_filter(entry.rung), tmpfs
     )
     return Zygote(
         control_fd=entry.control_fd,
         pid_namespace=pid_namespace,
+        folders=entry.mount_point,
+        rules=landlock.open_rules(entry.tier, entry.project) if entry.rung == "C" else [],
         confinement=confinement,
         first_user_id=entry.first_user_id,
         num_processes=entry.num_processes,
@@ -156,12 +179,18 @@ def _obey(zygote: Zygote, message: tuple, running: dict[int, Running]) -> None:
 def _start(zygote: Zygote, call: Call) -> Running:
     running = Running(call)
     stdin_fd = memory_files.stdin_file(call.stdin) if call.stdin else zygote.null_fd
+    ruleset = -1
     zygote.started_page[call.slot] = 0
     try:
+        if zygote.pid_namespace < 0:
+            running.folder = f"{zygote.folders}/{call.handle}"
+            os.mkdir(running.folder, 0o700)
+        if zygote.confinement.rung == "C":
+            ruleset = landlock.make_ruleset(zygote.rules, running.folder)
         running.pid = _fork(zygote)
         if running.pid == 0:
             try:
-                _become_call(zygote, call, running, stdin_fd)
+                _become_call(zygote, call, running, (stdin_fd, ruleset))
             finally:
                 os._exit(1)  # never back into the zygote's loop
         running.pidfd = os.pidfd_open(running.pid)
@@ -169,8 +198,8 @@ def _start(zygote: Zygote, call: Call) -> Running:
         close(running)
         raise
     finally:
-        if stdin_fd != zygote.null_fd:
-            os.close(stdin_fd)
+        for fd in {stdin_fd, ruleset} - {zygote.null_fd, -1}:
+            os.close(fd)
     zygote.poller.register(running.pidfd, select.EPOLLIN)
     running.next_check = running.started + min(POLL_SECONDS, running.limits.cpu_seconds)
     return running
@@ -193,16 +222,16 @@ def _fork(zygote: Zygote) -> int:
     return pid
 
 
-def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) -> NoReturn:
+def _become_call(zygote: Zygote, call: Call, running: Running, fds: tuple[int, int]) -> NoReturn:
+    stdin_fd, ruleset = fds
     try:
-        for source, target in (
-            (stdin_fd, 0),
-            (running.out_fd, 1),
-            (running.err_fd, 2),
-            (running.value_fd, 3),
-        ):
+        inherited = [stdin_fd, running.out_fd, running.err_fd, running.value_fd]
+        inherited += [ruleset] if ruleset >= 0 else []
+        for target, source in enumerate(inherited):
             os.dup2(source, target)
-        kernel.close_from(4)
+        kernel.close_from(len(inherited))
+        if running.folder:
+            os.chdir(running.folder)
         num_items = 1 if isinstance(call.payload, str) else len(call.payload)
         limits.limit_call(
             running.limits,
@@ -210,7 +239,8 @@ def _become_call(zygote: Zygote, call: Call, running: Running, stdin_fd: int) ->
             num_items=num_items,
             num_processes=zygote.num_processes,
         )
-        isolation.confine(zygote.confinement, zygote.first_user_id + call.slot)
+        user_id = zygote.first_user_id + call.slot
+        isolation.confine(zygote.confinement, user_id=user_id, ruleset=len(inherited) - 1)
         zygote.started_page[call.slot] = 1
         zygote.started_page.close()
     except (OSError, ValueError) as error:

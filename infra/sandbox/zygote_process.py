@@ -58,7 +58,7 @@ def warmth(state_dir: Path, rung: Rung, *, with_proc: bool, num_slots: int) -> W
         with_proc=with_proc,
         mount_point=str(mount_point),
         project=str(Path(infra.__file__ or "").resolve().parent.parent),
-        num_processes=NUM_PROCESSES * (num_slots if rung == "B" else 1),
+        num_processes={"A": NUM_PROCESSES, "B": NUM_PROCESSES * num_slots}.get(rung, 0),
         # Apart for each daemon: RLIMIT_NPROC counts by user id.
         first_user_id=1_000_000_000 + (os.getpid() % 1_000_000) * 1_000,
         node=f"{socket.gethostname()}/{os.getpid()}",
