@@ -29,8 +29,9 @@ LOCK_NAME = "daemon.lock"
 EXPIRE_SECONDS = 10.0
 """How often waiting, hanging and idling are looked at."""
 TRIAL_CODE = """\
-import colorsys, os, sys
-folders = [f"{path}/{name}" for path in sys.path if os.path.isdir(path) for name in os.listdir(path)]
+import colorsys, os
+site = "/python/site"
+folders = [f"{site}/{name}" for name in os.listdir(site)] if os.path.isdir(site) else []
 [os.listdir(folder) for folder in folders if os.path.isdir(folder)]
 1 + 1
 """
@@ -83,6 +84,8 @@ async def _try_rung(warm: Warm) -> ZygoteProcess:
     outcome = await done
     if outcome[2] != "ok" or outcome[6] != b"2":
         zygote.kill()
+        if zygote.listening is not None:
+            await zygote.listening
         raise ZygoteError(f"a trial call ended {outcome[2]}: {protocol.to_text(outcome[5])}")
     return zygote
 
