@@ -24,7 +24,7 @@ from rstar2.chat import Chat, Message
 from rstar2.observation import format_observation
 from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus
 
-TWO_CLAUSE_SHARE = 0.35
+TWO_CLAUSE_SHARE = 0.45
 SECOND_CALL_RATE = {1: 0.10, 2: 0.95}
 """By number of clauses, after a first call that worked."""
 BUG_RATE = 0.25
