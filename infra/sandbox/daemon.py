@@ -3,7 +3,7 @@
 Reads its command line; writes a socket in the folder, its log on standard error, and one line on
 standard output when it is ready or has failed to start. Holds no state that outlives it: a client
 that loses it sends its unanswered calls again. One daemon owns a folder, by a lock that it keeps for
-life. Ends on `stop`, on SIGTERM, or after an hour without a client.
+life. Ends on `stop`, on SIGTERM, when its folder is removed, or after an hour without a client.
 """
 
 from __future__ import annotations
@@ -106,6 +106,9 @@ async def serve(settings: Settings) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(node.stopping.wait(), timeout=EXPIRE_SECONDS)
         node.expire()
+        if not (settings.state_dir / SOCKET_NAME).exists():
+            log("the state folder is gone, and with it every way to reach this daemon")
+            node.stopping.set()
     await asyncio.sleep(0.05)  # the answer to `stop` goes out
     server.close()
     for zygote in node.zygotes.values():
