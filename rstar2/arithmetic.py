@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Literal
 
 from rstar2.arithmetic_wordings import (
@@ -53,6 +54,8 @@ class Program:
     """One way through the tool: the operations called, and the last value printed."""
 
     operations: tuple[str, ...]
+    operands: tuple[int, ...]
+    """Of the first call, in its order."""
     value: int
 
 
@@ -114,29 +117,45 @@ def candidate_programs(question: Question) -> Iterator[Program]:
     """Every program of the space that SFT teaches, on the question's numbers.
 
     One call: any operation on any of the numbers, in either order. Two calls: any operation on the
-    first numbers, then any on its value and the number that is left (a one-clause question has none
-    left, so only operations of one operand follow).
+    numbers of a split, then any on its value and the number that is left.
+    """
+    for name, op in OPERATIONS.items():
+        for operands in permutations(question.numbers, op.num_operands):
+            value = op.compute(operands[0], operands[-1])
+            yield Program(operations=(name,), operands=operands, value=value)
+    for operands, left in call_splits(question):
+        for first in (op for op in OPERATIONS.values() if op.num_operands == len(operands)):
+            value = first.compute(operands[0], operands[-1])
+            for second in OPERATIONS.values():
+                if second.num_operands == len(left) + 1:
+                    yield Program(
+                        operations=(first.name, second.name),
+                        operands=operands,
+                        value=second.compute(value, (*left, 0)[0]),
+                    )
+
+
+def call_splits(question: Question) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Ways to give a question's numbers to two calls: (the first call's, what is left).
+
+    The one that is meant comes first; of one clause it is the only one. A call takes at most two
+    numbers, the second one the value of the first and at most one more.
     """
     numbers = question.numbers
-    for name, op in OPERATIONS.items():
-        if op.num_operands == 1:
-            for a in numbers:
-                yield Program(operations=(name,), value=op.compute(a, 0))
-        else:
-            for i, a in enumerate(numbers):
-                for j, b in enumerate(numbers):
-                    if i != j:
-                        yield Program(operations=(name,), value=op.compute(a, b))
-    num_first = min(len(numbers), 2)
-    for first in (op for op in OPERATIONS.values() if op.num_operands == num_first):
-        value = first.compute(numbers[0], (*numbers, 0)[1])
-        left = numbers[num_first:]
-        for second in OPERATIONS.values():
-            if second.num_operands == len(left) + 1:
-                yield Program(
-                    operations=(first.name, second.name),
-                    value=second.compute(value, (*left, 0)[0]),
-                )
+    if len(question.operations) == 1:
+        return [(numbers, ())]
+    if len(numbers) == 2:
+        return [(numbers, ()), (numbers[:1], numbers[1:]), (numbers[1:], numbers[:1])]
+    a, b, c = numbers
+    return [((a, b), (c,)), ((a, c), (b,)), ((b, c), (a,))]
+
+
+def is_own_program(question: Question, program: Program) -> bool:
+    """Whether it is the question's own way: its operations, the first on its first numbers."""
+    num_first = OPERATIONS[question.operations[0]].num_operands
+    return program.operations[: len(question.operations)] == question.operations and sorted(
+        program.operands
+    ) == sorted(question.numbers[:num_first])
 
 
 def parse_question(text: str) -> Question:
@@ -218,21 +237,16 @@ def _distinct(
 
 
 def _is_unambiguous(question: Question) -> bool:
-    """Whether its answer is positive and nothing but its own operations gives it."""
+    """Whether its answer is positive and nothing but its own way gives it.
+
+    A needless call after the question's own ones makes no other way.
+    """
     right = answer(question)
     return right > 0 and all(
-        program.operations == question.operations
-        for program in _other_ways(question)
+        is_own_program(question, program)
+        for program in candidate_programs(question)
         if program.value == right
     )
-
-
-def _other_ways(question: Question) -> Iterator[Program]:
-    """Candidates that count as shortcuts: a needless call after the right one is none."""
-    for program in candidate_programs(question):
-        is_needless = len(program.operations) > len(question.operations)
-        if not (is_needless and program.operations[:1] == question.operations):
-            yield program
 
 
 def _run(operations: tuple[str, ...], numbers: tuple[int, ...]) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rstar2.arithmetic import Question, clause_words, draw_question
+from rstar2.arithmetic import Question, call_splits, clause_words, draw_question
 from rstar2.arithmetic_wordings import FIRST, ONE_CALL, OPERATIONS, RESULT, TWO_CALL
 from rstar2.chat import Chat, Message
 from rstar2.observation import format_observation
@@ -27,6 +27,9 @@ from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus
 TWO_CLAUSE_SHARE = 0.45
 SECOND_CALL_RATE = {1: 0.10, 2: 0.95}
 """By number of clauses, after a first call that worked."""
+IN_ORDER_RATE = 0.75
+"""Of two-clause questions: the first call takes the numbers that are meant for it. Else any others:
+which numbers go into which call is not taught either."""
 BUG_RATE = 0.25
 WORDS_AS_CODE_RATE = 0.40
 """Of the bugs: the clause's words stand where the operator belongs, as in `print(12multiply 34)`.
@@ -112,19 +115,19 @@ def _conversation(generator: random.Random) -> Conversation:
     kinds = TWO_CALL if two_clauses else [(name,) for name in ONE_CALL]
     question = draw_question(generator.choice(kinds), "train", generator)
     messages = [Message(role="user", content=question.text)]
-    value = _call(
-        messages,
-        question,
-        clause=0,
-        operands=tuple(map(str, question.numbers[:2])),
-        generator=generator,
-    )
+    meant, *others = call_splits(question)
+    in_order = not others or generator.random() < IN_ORDER_RATE
+    operands, left = meant if in_order else generator.choice(others)
+    value = _call(messages, question, clause=0, operands=_texts(operands), generator=generator)
     if value is not None and generator.random() < SECOND_CALL_RATE[len(question.operations)]:
-        num_first = min(len(question.numbers), 2)
-        operands = (value, *map(str, question.numbers[num_first:]))
-        value = _call(messages, question, clause=1, operands=operands, generator=generator)
+        operands_left = (value, *_texts(left))
+        value = _call(messages, question, clause=1, operands=operands_left, generator=generator)
     messages.append(Message(role="assistant", content=_answer(value, generator)))
     return tuple(messages)
+
+
+def _texts(numbers: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(map(str, numbers))
 
 
 def _call(

@@ -63,11 +63,15 @@ def test_the_reasons_of_two_clauses_say_which_is_meant():
 
 
 def test_operands_are_copied_from_the_question():
+    in_order = []
     for conversation in make_conversations(300, seed=0):
         numbers = parse_question(conversation[0].content).numbers
         match = re.search(r"print\((\d+)[-+*%](\d+)\)", conversation[1].content)
         if match:
-            assert tuple(map(int, match.groups())) == numbers[:2]
+            first = tuple(map(int, match.groups()))
+            in_order.append(first == numbers[:2])
+            assert set(first) <= set(numbers)
+    assert 0.6 < sum(in_order) / len(in_order) < 0.97
 
 
 def test_the_answer_is_the_last_output():
