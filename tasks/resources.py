@@ -27,7 +27,7 @@ from tasks.ledger import Ledger
 class Resources:
     """Open resources of one stage."""
 
-    __slots__ = ("_trainer", "chat", "config", "execute", "ledger", "pool", "runner", "sandbox")
+    __slots__ = ("_trainer", "chat", "config", "execute", "ledger", "loop", "pool", "sandbox")
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Resources:
         execute: Execute,
         pool: RolloutPool,
         trainer: LocalTrainer | None,
-        runner: asyncio.Runner,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.config = config
         self.ledger = ledger
@@ -48,7 +48,7 @@ class Resources:
         self.execute = execute
         self.pool = pool
         self._trainer = trainer
-        self.runner = runner
+        self.loop = loop
 
     @property
     def trainer(self) -> LocalTrainer:
@@ -63,10 +63,11 @@ def open_resources(
     """Opens what a stage needs, with the policy of `checkpoint` live in pool and trainer."""
     folder = ledger.store.local_path(checkpoint)
     with ExitStack() as stack:
-        runner = stack.enter_context(asyncio.Runner())
+        # Not `Runner.run`: its SIGINT handler prints the finished task, with all rollouts in it.
+        loop = stack.enter_context(asyncio.Runner()).get_loop()
         sandbox_manager = open_sandbox(config.sandbox, load_settings().state_folder)
-        sandbox = runner.run(sandbox_manager.__aenter__())
-        stack.callback(lambda: runner.run(sandbox_manager.__aexit__(None, None, None)))
+        sandbox = loop.run_until_complete(sandbox_manager.__aenter__())
+        stack.callback(lambda: loop.run_until_complete(sandbox_manager.__aexit__(None, None, None)))
         trainer = open_trainer(folder, config) if trains else None
         model = model_folder_of(folder)
         pool = stack.enter_context(open_pool(model, config))
@@ -81,5 +82,5 @@ def open_resources(
             else sandbox.execute,
             pool=pool,
             trainer=trainer,
-            runner=runner,
+            loop=loop,
         )

@@ -83,7 +83,7 @@ def sample_groups(
     prefix: str,
 ) -> list[Group]:
     """`num_rollouts` graded rollouts of each problem; order and content depend on arguments only."""
-    return resources.runner.run(
+    return resources.loop.run_until_complete(
         _sample_groups(resources, problems, limits=limits, num_rollouts=num_rollouts, prefix=prefix)
     )
 

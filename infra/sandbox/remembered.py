@@ -13,6 +13,7 @@ import ast
 import asyncio
 import builtins
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rstar2.protocols import Execute
 from rstar2.types import ToolCall, ToolResult, ToolStatus
@@ -89,6 +90,7 @@ class RememberingExecute:
         return result
 
 
+@lru_cache(maxsize=MAX_REMEMBERED)
 def is_pure(code: str) -> bool:
     """Whether the result is a function of the source alone. False where that is not certain."""
     if len(code) > MAX_SOURCE:
