@@ -12,7 +12,7 @@ from tasks.ledger import Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
 from tasks.sft import STAGE, finish_sft, prepare_base, prepare_conversations, train_sft
-from tasks.training import restore
+from tasks.training import restore, sync_weights
 
 
 @flow(name="sft", flow_run_name="sft", validate_parameters=False)
@@ -32,6 +32,7 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
             step, loss = train_sft(resources, conversations=conversations)
             get_run_logger().info(f"sft step {step} of {config.sft.num_steps} | loss {loss:.3f}")
         checkpoint = ledger.steps(STAGE, "checkpoint")[-1].parts["checkpoint"]
+        sync_weights(resources, version=step)
         scores = evaluate(
             resources,
             name=STAGE,

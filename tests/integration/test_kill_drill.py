@@ -15,7 +15,7 @@ import pytest
 from data_catalog.records import manifest_from_json
 from infra.object_store import open_store
 from rstar2.rollout_files import read_rollouts
-from tasks.ledger import Ledger
+from tasks.ledger import Ledger, catalog_path
 
 NUM_KILLS = 10
 
@@ -27,10 +27,29 @@ def command(storage: Path) -> list[str]:
     return [sys.executable, "-m", "flows.commands", "run", "smoke", *options]
 
 
-def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(tmp_path: Path) -> None:
-    subprocess.run(command(tmp_path / "undisturbed"), check=True, timeout=300)
-    undisturbed = Ledger(open_store(str(tmp_path / "undisturbed")), "drill")
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    storage = tmp_path_factory.mktemp("undisturbed")
+    subprocess.run(command(storage), check=True, timeout=300)
+    return Ledger(open_store(str(storage)), "drill")
 
+
+@pytest.mark.parametrize(("name", "version"), [("sft", 4), ("rl-1", 3), ("rl-2", 2), ("rl-3", 2)])
+def test_a_stage_is_scored_with_the_weights_it_ended_with(
+    undisturbed: Ledger, name: str, version: int
+) -> None:
+    manifest = undisturbed.find("evaluation", stage="evaluation", name=name)
+    assert manifest is not None
+    groups = read_rollouts(undisturbed.store.local_path(manifest.parts["rollouts"]))
+    spans = [
+        s for g in groups for r in g.rollouts for t in r.turns for s in t.completion.policy_versions
+    ]
+    assert {span.policy_version for span in spans} == {version}
+
+
+def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(
+    tmp_path: Path, undisturbed: Ledger
+) -> None:
     num_kills = run_and_kill(tmp_path / "killed", num_manifests=len(list(manifests(undisturbed))))
     subprocess.run(command(tmp_path / "killed"), check=True, timeout=300)
     killed = Ledger(open_store(str(tmp_path / "killed")), "drill")
@@ -39,9 +58,7 @@ def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(tmp_pa
     assert final_weights(killed) == final_weights(undisturbed)
     assert sampled(killed) == sampled(undisturbed)
     assert rollouts_written_after_their_commit(killed) == []
-    assert attempts_in_catalogue(tmp_path / "killed") == attempts_in_catalogue(
-        tmp_path / "undisturbed"
-    )
+    assert attempts_in_catalogue(killed) == attempts_in_catalogue(undisturbed)
 
 
 def run_and_kill(storage: Path, *, num_manifests: int) -> int:
@@ -103,7 +120,7 @@ def rollouts_written_after_their_commit(ledger: Ledger) -> list[str]:
     return late
 
 
-def attempts_in_catalogue(storage: Path) -> list[tuple[object, ...]]:
-    with duckdb.connect(str(storage / "catalog.duckdb"), read_only=True) as connection:
+def attempts_in_catalogue(ledger: Ledger) -> list[tuple[object, ...]]:
+    with duckdb.connect(str(catalog_path(ledger.store)), read_only=True) as connection:
         query = "select rollout_id, reward, status, is_kept from attempts order by all"
         return connection.execute(query).fetchall()
