@@ -77,8 +77,10 @@ def ask(
             f"not allowed here: {_first_line(error)}. The catalogue is open for reading only, without "
             "access to files; use `rstar2 catalog export DIR` and query the files elsewhere"
         ) from error
-    except duckdb.Error as error:
+    except duckdb.CatalogException as error:
         raise QueryError(f"{str(error).strip()}\nTables and views: {_names(connection)}") from error
+    except duckdb.Error as error:
+        raise QueryError(str(error).strip()) from error
     return Answer(columns=_unique([c[0] for c in result.description]), rows=tuple(rows))
 
 

@@ -27,6 +27,9 @@ EXIT_DONE, EXIT_FAILED, EXIT_WAITING = 0, 1, 3
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
     run: str
+    command: str
+    """What goes on with the run."""
+    storage: str
     stages: tuple[StageResult, ...]
     """Finished ones in order, SFT first, with a person's answers applied."""
     scores: dict[str, tuple[Score, ...]]
@@ -76,6 +79,8 @@ def outcome_of(ledger: Ledger) -> Outcome:
     finished = [(s, r) for s in stages if (r := ledger.stage_result(s)) is not None]
     return Outcome(
         run=ledger.run,
+        command=ledger.command(),
+        storage=ledger.config().storage,
         stages=tuple(answered(ledger, stage, result) for stage, result in finished),
         scores=ledger.scores(),
         filtered=num_dropped(ledger),
@@ -130,10 +135,11 @@ def _next_step(outcome: Outcome) -> str:
         last = outcome.stages[-1]
         return f"run {run} is complete; the model: {last.checkpoint.uri}"
     if stopped is None:
-        return f"run {run} has not ended; start it again to go on"
+        return f"run {run} has not ended; to go on: {outcome.command}"
     if stopped.gate.verdict is GateVerdict.HOLD:
+        where = "" if outcome.storage == "runs" else f" --storage {outcome.storage}"
         return (
-            f"run {run} waits for a person: `rstar2 gate approve {run}` goes on to the next stage, "
-            f"`rstar2 gate reject {run}` ends it; then start the run again"
+            f"run {run} waits for a person: `rstar2 gate approve {run}{where}` goes on to the next "
+            f"stage, `rstar2 gate reject {run}{where}` ends it; then: {outcome.command}"
         )
     return f"run {run} was ended by its gate: {stopped.gate.reason}"

@@ -25,7 +25,7 @@ from tasks.inputs import check_sources, input_files
 from tasks.ledger import Ledger, open_ledger, start_run
 from tasks.problems import prepare_problems
 from tasks.promotion import pass_gate
-from tasks.runs import run_name_of
+from tasks.runs import resume_command, run_name_of
 
 
 @flow(name="rstar2", flow_run_name="{run}")
@@ -42,7 +42,8 @@ def recipe(
     check_sources(config)
     name = run or run_name_of(config, str(flow_run.id))
     with open_ledger(config.storage, name) as ledger:
-        start_run(ledger, config, input_files(config))
+        command = resume_command(profile, name, set or [])
+        start_run(ledger, config, input_files(config), command=command)
         ledger.publish(force=True)
         result = run_stages(ledger, config)
         if result.gate.verdict is not GateVerdict.PROMOTE:

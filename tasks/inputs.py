@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from data_catalog.sources import read_source
+from data_catalog.sources import SourceProblems, read_source
 from rstar2.config import ProblemsConfig, RecipeConfig
+from rstar2.problems import is_held_out
 from rstar2.profiles import base_folder
 from tasks.ledger import LedgerError
 
@@ -25,6 +26,8 @@ def input_files(config: RecipeConfig) -> dict[str, str]:
 def check_sources(config: RecipeConfig) -> None:
     """Reads every problem file and looks for the base model, before anything starts."""
     check_base(config.model.base)
+    if config.evaluation.problems != "arithmetic":
+        _check_split(read_problem_file(ProblemsConfig(source=config.evaluation.problems)))
     for settings in config.stages.values():
         if settings.problems.source != "arithmetic":
             read_problem_file(settings.problems)
@@ -40,7 +43,20 @@ def check_base(base: str) -> None:
     )
 
 
-def read_problem_file(settings: ProblemsConfig):  # type: ignore[no-untyped-def]
+def _check_split(source: SourceProblems) -> None:
+    """Raises where a file's problems cannot be split into those to train on and held-out ones."""
+    num_held_out = sum(is_held_out(p.problem_id) for p in source.problems)
+    if 0 < num_held_out < len(source.problems):
+        return
+    raise LedgerError(
+        f"{len(source.problems)} usable problems, {num_held_out} of them held out for evaluation (a "
+        f"quarter, by hash; {len(source.quarantined)} rows quarantined, {source.num_duplicates} "
+        "duplicates): expected some of both, so at least a dozen problems. Add problems, or name "
+        "another file for evaluation with --set evaluation.problems=FILE"
+    )
+
+
+def read_problem_file(settings: ProblemsConfig) -> SourceProblems:
     return read_source(
         settings.source,
         question_column=settings.question_column,

@@ -120,6 +120,11 @@ class Ledger:
                 found[name] = tuple(Score(**row) for row in manifest.values["scores"])
         return found
 
+    def command(self) -> str:
+        """The command line that goes on with the run."""
+        manifest = self.find("run")
+        return str(manifest.values["command"]) if manifest else ""
+
     def config(self) -> RecipeConfig:
         """The configuration that the run was started with."""
         manifest = self.find("run")
@@ -151,10 +156,12 @@ def open_ledger(storage: str, run: str) -> Iterator[Ledger]:
         yield Ledger(store, run)
 
 
-def start_run(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, str]) -> None:
+def start_run(
+    ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, str], *, command: str = ""
+) -> None:
     """Registers a new run, or refuses to continue one under other settings or other data.
 
-    `inputs` maps the files that the run reads to their sha256.
+    `inputs` maps the files that the run reads to their sha256; `command` is what goes on with it.
     """
     known = ledger.find("run")
     if known is None:
@@ -163,6 +170,7 @@ def start_run(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, str]) -
             "config_hash": config_hash(config),
             "config": config.model_dump_json(),
             "inputs": dict(inputs),
+            "command": command,
         }
         ledger.commit("run", values=values)
         return

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
 
 from rstar2.arithmetic import generate_problems
 from rstar2.config import ProblemsConfig, RecipeConfig
@@ -42,6 +43,7 @@ def prepare_problems(ledger: Ledger, config: RecipeConfig, *, stage: str) -> Art
     if not num_problems:
         raise LedgerError(_no_problems(ledger, stage, settings.filter_problems))
     values = {"stage": stage, "num_problems": num_problems, "quarantined": list(quarantined)}
+    get_run_logger().info(f"{stage}: {num_problems} problems, {len(quarantined)} rows quarantined")
     ledger.commit("problems", stage=stage, parts={"problems": ref}, values=values)
     return ref
 

@@ -6,13 +6,20 @@ own run and does not start another.
 
 from __future__ import annotations
 
+import shlex
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import product
 
 from infra.object_store import ObjectStore, open_store
 from rstar2.config import RecipeConfig
+
+
+def resume_command(profile: str, run: str, overrides: Sequence[str]) -> str:
+    """What a person types to go on with a run: the same settings under the same name."""
+    options = [word for override in overrides for word in ("--set", override)]
+    return shlex.join(["rstar2", "run", profile, "--run", run, *options])
 
 
 def run_name_of(config: RecipeConfig, flow_run_id: str) -> str:

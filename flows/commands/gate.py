@@ -56,10 +56,11 @@ def _answer(storage: str, run: str, verdict: Literal["approve", "reject"]) -> in
     from tasks.promotion_answers import answer
 
     try:
-        result = answer(Ledger(open_store(storage), run), verdict)
+        ledger = Ledger(open_store(storage), run)
+        result = answer(ledger, verdict)
     except LedgerError as error:
         print(f"rstar2 gate {verdict}: {error}")
         return 2
     print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
-    print(f"start the run again to go on: rstar2 run PROFILE --run {run}")
+    print(f"then: {ledger.command()}")
     return 0

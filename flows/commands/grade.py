@@ -7,7 +7,9 @@ only where text does not decide.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter, validators
 
 
 def grade(
@@ -15,7 +17,7 @@ def grade(
     gold: str,
     text_file: Path | None = None,
     answer_tags: Literal["required", "optional"] = "optional",
-    seconds: float = 5.0,
+    seconds: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 5.0,
 ) -> None:
     """Checks the answer in a text against a gold answer.
 

@@ -38,6 +38,7 @@ def run(
     from infra.object_store import open_store
     from rstar2.profiles import load_config
     from tasks.inputs import check_sources
+    from tasks.ledger import open_ledger
 
     overrides = [*(set or []), *_problem_overrides(profile, problems)]
     config = load_config(profile, overrides)
@@ -46,6 +47,9 @@ def run(
     if name and (code := _already_ended(config.storage, name, overrides, profile)) is not None:
         return code
     check_sources(config)
+    if name:
+        with open_ledger(config.storage, name):
+            pass  # a run that another process trains is refused here, before anything starts
     _attach_to_server()
     return _run_flow(profile, name, overrides)
 
@@ -96,13 +100,12 @@ def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
     from flows.recipe import recipe
     from infra.object_store import open_store
     from rstar2.profiles import load_config
-    from tasks.runs import new_run_name
+    from tasks.runs import new_run_name, resume_command
 
     config = load_config(profile, overrides)
     name = name or new_run_name(open_store(config.storage), config.profile)
-    print(
-        f"run {name}: stop it at any time, `rstar2 run {profile} --run {name}` goes on", flush=True
-    )
+    command = resume_command(profile, name, overrides)
+    print(f"run {name}; stop it at any time, this goes on: {command}", flush=True)
     state = recipe(profile, name, list(overrides), return_state=True)
     outcome = read_outcome(config.storage, name, profile, overrides)
     if outcome is None or not outcome.has_ended:
