@@ -45,7 +45,8 @@ def rl_stage_by_hand(
     """One RL stage with all that it needs and lacks; the first one begins with SFT."""
     config = _checked_config(profile, set, stage=stage)
     is_first = stage == next(iter(config.stages))
-    with _opened(config, run, set, may_be_new=is_first) as ledger:
+    command = resume_command(profile, run, set)
+    with _opened(config, run, command, may_be_new=is_first) as ledger:
         start = sft(ledger, config) if is_first else result_before(ledger, stage)
         if config.stages[stage].filter_problems:
             difficulty_filter(ledger, config, start=start)
@@ -69,7 +70,7 @@ def difficulty_filter_by_hand(
             f"profile {profile!r} has no difficulty filter: expected filter_problems = true in one "
             "of its stages"
         )
-    with _opened(config, run, set) as ledger:
+    with _opened(config, run, resume_command(profile, run, set)) as ledger:
         kept = difficulty_filter(ledger, config, start=result_before(ledger, filtered[0]))
     return Completed(message=f"the kept problems: {kept.uri}")
 
@@ -83,7 +84,7 @@ def evaluation_by_hand(
 ) -> State:
     """The policy after a stage on all held-out problems; `last`: the last stage that ended."""
     config = _checked_config(profile, set)
-    with _opened(config, run, set) as ledger:
+    with _opened(config, run, resume_command(profile, run, set)) as ledger:
         result = result_of(ledger, stage)
         is_final = result.stage == list(config.stages)[-1]
         name = FINAL if is_final else f"{result.stage}-all"
@@ -101,7 +102,8 @@ def ingest_by_hand(
     """Reads the run's problems, those of a file where it is given, into sets with their counts."""
     overrides = [*set, *problem_overrides(profile, problems or None)]
     config = _checked_config(profile, overrides)
-    with _opened(config, run, overrides, may_be_new=True) as ledger:
+    command = resume_command(profile, run, overrides)
+    with _opened(config, run, command, may_be_new=True) as ledger:
         for stage, settings in config.stages.items():
             if not settings.filter_problems:  # that set is made by the filter
                 prepare_problems(ledger, config, stage=stage)
@@ -150,12 +152,11 @@ def _checked_config(
 
 @contextmanager
 def _opened(
-    config: RecipeConfig, run: str, overrides: Sequence[str], *, may_be_new: bool = False
+    config: RecipeConfig, run: str, command: str, *, may_be_new: bool = False
 ) -> Iterator[Ledger]:
     if not may_be_new:
         Ledger(open_store(config.storage), run).config()  # raises, naming the runs that there are
     with open_ledger(config.storage, run) as ledger:
-        command = resume_command(config.profile, run, overrides)
         start_run(ledger, config, input_files(config), command=command)
         yield ledger
         ledger.publish(force=True)
