@@ -35,7 +35,7 @@ $(READY): pyproject.toml
 
 demo: setup ## the whole recipe on this machine, about ten minutes; FRESH=1 starts anew
 	@if [ -n "$(FRESH)" ] && [ -e runs/demo ]; then \
-	  flock -n runs/demo/.lock true || { echo "the demo is being trained: stop that first"; exit 1; }; \
+	  if $(BIN)/rstar2 owner demo; then echo "stop that process first"; exit 1; fi; \
 	  aside="runs-aside/$$(date +%Y%m%d-%H%M%S)"; mkdir -p "$$aside"; mv runs/demo "$$aside/"; \
 	  echo "the earlier demo is kept: --storage $$aside"; fi
 	@$(BIN)/rstar2 run laptop --run demo || { code=$$?; \

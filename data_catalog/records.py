@@ -48,6 +48,8 @@ class Manifest:
     """1-based, where the fact belongs to a step."""
     created_at: str
     """ISO 8601 with offset, when it was committed: with `key` the identity of a version."""
+    token: int = 0
+    """Fencing token of the run's owner who committed it; 0: no owner did (a person's answer)."""
     parts: Mapping[str, ArtifactRef] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
     """Small values; dataclasses of `rstar2.types` may stand as they are."""
@@ -79,7 +81,7 @@ def manifest_from_json(data: bytes | str) -> Manifest:
     return Manifest(**tree)
 
 
-_FIELDS = ("run", "stage", "kind", "step", "created_at", "parts", "values")
+_FIELDS = ("run", "stage", "kind", "step", "created_at", "token", "parts", "values")
 
 
 def _plain(value: object) -> object:

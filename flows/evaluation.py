@@ -13,12 +13,14 @@ from tasks.resources import open_resources
 
 
 @flow(name="evaluation", flow_run_name="evaluation", validate_parameters=False)
-def evaluation(ledger: Ledger, config: RecipeConfig, result: StageResult) -> tuple[Score, ...]:
+def evaluation(
+    ledger: Ledger, config: RecipeConfig, result: StageResult, *, name: str = FINAL
+) -> tuple[Score, ...]:
     """avg@k with intervals, by kind of problem, shown beside the scores after each stage."""
     with open_resources(ledger, config, checkpoint=result.checkpoint, trains=False) as resources:
         scores = evaluate(
             resources,
-            name=FINAL,
+            name=name,
             checkpoint=result.checkpoint,
             problem_set=held_out_problems(ledger, config),
             num_problems=None,

@@ -7,17 +7,23 @@ schema (it overrides any field of the profile): the flow does that as its first 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from rstar2.config import ConfigError
 
-ProfileName = Literal["laptop", "smoke"]
+PROFILES = ("laptop", "smoke")
 """The profiles that ship, spelled out because a schema is static; a test holds it to `recipes/`."""
 
-ProfilePath = Annotated[str, Field(pattern=r"\.toml$")]
-"""A profile of the user's own, by path."""
+Profile = Annotated[
+    str,
+    Field(
+        pattern=rf"^({'|'.join(PROFILES)}|.+\.toml)$",
+        description=f"{', '.join(PROFILES)}, or the path of a .toml file.",
+    ),
+]
+"""One pattern, not a union: the server's refusal then shows what is allowed."""
 
 RUN_NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9._-]{0,62}$"
 RunName = Annotated[
@@ -29,9 +35,35 @@ RunName = Annotated[
     ),
 ]
 
+NewOrExistingRun = Annotated[
+    str,
+    Field(
+        pattern=RUN_NAME_PATTERN.replace("^", "^(", 1).replace("$", ")?$"),
+        description="Name of the run, as in demo-2: an existing one is continued. Empty: a new "
+        "name is made.",
+    ),
+]
+ExistingRun = RunName
+
+RlStage = Annotated[
+    str,
+    Field(pattern=r"^rl-[1-9]$", description="rl-1, rl-2, rl-3: a stage of the profile."),
+]
+MeasuredStage = Annotated[
+    str,
+    Field(
+        pattern=r"^(last|sft|rl-[1-9])$",
+        description="sft, rl-1, rl-2, rl-3: a stage that ended; or last.",
+    ),
+]
+ProblemFile = Annotated[
+    str,
+    Field(description="JSONL, Parquet, or a folder of `datasets`. Empty: those of the profile."),
+]
+
 Override = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*=.*$")]
 Overrides = Annotated[
-    list[Override],
+    tuple[Override, ...],
     Field(description="`key.path=value` lines over the profile, as in `gates.rl-1.threshold=0.08`"),
 ]
 

@@ -15,7 +15,8 @@ from prefect.states import Completed, Failed
 
 from flows.difficulty_filter import difficulty_filter
 from flows.evaluation import evaluation
-from flows.parameters import Overrides, ProfileName, ProfilePath, RunName
+from flows.hold import ask_person, can_suspend
+from flows.parameters import NewOrExistingRun, Overrides, Profile
 from flows.rl_stage import rl_stage
 from flows.sft import sft
 from rstar2.config import RecipeConfig
@@ -25,27 +26,32 @@ from tasks.inputs import check_sources, input_files
 from tasks.ledger import Ledger, open_ledger, start_run
 from tasks.problems import prepare_problems
 from tasks.promotion import pass_gate
+from tasks.promotion_answers import answer
 from tasks.runs import resume_command, run_name_of
 
 
-@flow(name="rstar2", flow_run_name="{run}")
-def recipe(
-    profile: ProfileName | ProfilePath = "laptop",
-    run: RunName | None = None,
-    set: Overrides | None = None,
-) -> State:
+def _flow_run_name() -> str:
+    """The run's name; where it is still to be made, what Prefect called the flow run."""
+    return str(flow_run.parameters.get("run") or flow_run.name)
+
+
+@flow(name="rstar2", flow_run_name=_flow_run_name)
+def recipe(profile: Profile = "laptop", run: NewOrExistingRun = "", set: Overrides = ()) -> State:
     """Trains a model by the whole recipe, or continues the run of that name.
 
     `set` overrides single settings, as in `["seed=3", "gates.rl-1.threshold=0.08"]`.
     """
-    config = load_config(profile, set or [])
+    config = load_config(profile, set)
     check_sources(config)
     name = run or run_name_of(config, str(flow_run.id))
     with open_ledger(config.storage, name) as ledger:
-        command = resume_command(profile, name, set or [])
+        command = resume_command(profile, name, set)
         start_run(ledger, config, input_files(config), command=command)
         ledger.publish(force=True)
         result = run_stages(ledger, config)
+        while result.gate.verdict is GateVerdict.HOLD and can_suspend():
+            answer(ledger, ask_person(ledger, result, days=config.hold_days))
+            result = run_stages(ledger, config)
         if result.gate.verdict is not GateVerdict.PROMOTE:
             return Failed(name=str(result.gate.verdict).title(), message=result.gate.reason)
         evaluation(ledger, config, result)

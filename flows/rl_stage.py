@@ -18,12 +18,13 @@ from tasks.evaluation import evaluate
 from tasks.ledger import Ledger, gate_decision_from
 from tasks.metrics import Progress, step_line, step_metrics_of
 from tasks.problems import held_out_problems
-from tasks.promotion import decide
+from tasks.promotion import announce, decide, with_kept_step
 from tasks.resources import Resources, open_resources
 from tasks.rollouts import collect_groups
 from tasks.training import (
     drop_old_checkpoints,
     enter_stage,
+    return_to_best,
     save_checkpoint,
     sync_weights,
     train_step,
@@ -107,10 +108,17 @@ def run_step(resources: Resources, stage: str, step: int, problem_set: ArtifactR
 def finish_stage(
     resources: Resources, stage: str, problem_set: ArtifactRef, decision: GateDecision
 ) -> StageResult:
-    """Stores the stage's last checkpoint, scores it, and commits the result."""
-    step = resources.ledger.steps(stage)[-1].step or 0
+    """Stores the stage's last checkpoint, scores it, and commits the result.
+
+    Of a stage that its gate aborts, the checkpoint of its best steps is what remains.
+    """
     last = resources.ledger.steps(stage)[-1]
-    checkpoint = last.parts.get("checkpoint") or save_checkpoint(resources, stage=stage, step=step)
+    step = last.step or 0
+    checkpoint = last.parts.get("checkpoint")
+    if decision.verdict is GateVerdict.ABORT and (best := return_to_best(resources, stage=stage)):
+        best_step, checkpoint = best
+        decision = with_kept_step(decision, best_step)
+    checkpoint = checkpoint or save_checkpoint(resources, stage=stage, step=step)
     scores = evaluate(
         resources,
         name=stage,
@@ -127,5 +135,6 @@ def finish_stage(
         scores=scores,
     )
     resources.ledger.commit("stage", stage=stage, values=asdict(result))
+    announce(resources.ledger, stage, decision)
     resources.ledger.publish(force=True)
     return result

@@ -52,7 +52,7 @@ def start_background(
             start_new_session=True,
         )
     process = BackgroundProcess(
-        pid=popen.pid, started=_start_time(popen.pid), log_file=str(log_file), address=address
+        pid=popen.pid, started=start_time(popen.pid), log_file=str(log_file), address=address
     )
     popen.returncode = 0  # it is meant to outlive us: nobody waits for it, and that is no warning
     temporary = pid_file.with_suffix(".tmp")
@@ -71,7 +71,7 @@ def find_background(pid_file: Path) -> BackgroundProcess | None:
 
 
 def is_running(process: BackgroundProcess) -> bool:
-    return bool(process.started) and _start_time(process.pid) == process.started
+    return bool(process.started) and start_time(process.pid) == process.started
 
 
 def stop_background(pid_file: Path, *, grace_seconds: float) -> bool:
@@ -107,7 +107,7 @@ def one_at_a_time(lock_file: Path) -> Iterator[None]:
         yield
 
 
-def _start_time(pid: int) -> str:
+def start_time(pid: int) -> str:
     """Opaque start time of a live process; empty for none and for a zombie."""
     stat = Path(f"/proc/{pid}/stat")
     if not Path("/proc/self/stat").exists():

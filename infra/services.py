@@ -7,12 +7,9 @@ never imports it. The sandbox daemon starts and stops through `infra.sandbox.cli
 
 from __future__ import annotations
 
-import http.client
-import json
 import socket
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +25,12 @@ from infra.background import (
     start_background,
     stop_background,
 )
+from infra.prefect_api import LOOPBACK, get_json
 from infra.settings import Settings, child_environment, prefect_variables
 
 START_LIMIT_SECONDS = 180.0
 """A cold start on a busy two-core machine was seen to take 50 s."""
 NUM_PORTS_TRIED = 20
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 CHEAP_SERVER = {
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
@@ -163,7 +160,7 @@ def wait_for_deployment(process: BackgroundProcess, name: str) -> None:
 
 def _last_polled(deployment_url: str) -> object:
     """When a process last asked for runs of the deployment, by the server's clock; or None."""
-    answer = _get_json(deployment_url)
+    answer = get_json(deployment_url)
     return answer.get("last_polled") if isinstance(answer, dict) else None
 
 
@@ -193,7 +190,7 @@ def deployments_health(settings: Settings) -> ServiceHealth:
 
 def is_healthy(api_url: str) -> bool:
     """Whether a Prefect server answers there."""
-    return _get_json(f"{api_url}/health") is True
+    return get_json(f"{api_url}/health") is True
 
 
 def ui_url(api_url: str) -> str:
@@ -298,18 +295,6 @@ def _host_and_port(api_url: str) -> tuple[str, int]:
     except ValueError:
         raise ServiceError(f"PREFECT_API_URL = {api_url!r}: the port is not a number") from None
     return parts.hostname, port or (443 if parts.scheme == "https" else 80)
-
-
-def _get_json(url: str) -> object:
-    """The answer, or None where there is none; a proxy is never asked for this machine's ports."""
-    local = urlsplit(url).hostname in LOOPBACK
-    handlers = [urllib.request.ProxyHandler({})] if local else []
-    try:
-        with urllib.request.build_opener(*handlers).open(url, timeout=5.0) as answer:
-            parsed: object = json.loads(answer.read())
-            return parsed
-    except (OSError, ValueError, http.client.HTTPException):  # URLError is an OSError
-        return None
 
 
 def _server_file(settings: Settings) -> Path:

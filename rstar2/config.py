@@ -282,6 +282,8 @@ class RecipeConfig(Section):
     """CPU threads of torch; pinned, since resumed weights are equal only at equal thread count."""
     storage: str = "runs"
     """A folder, or `s3://bucket/prefix`."""
+    hold_days: Annotated[float, Field(gt=0.0, le=365.0)] = 7.0
+    """How long a suspended run of a deployment waits for a person, before it counts as failed."""
     model: ModelConfig = ModelConfig()
     chat: ChatConfig = ChatConfig()
     sandbox: SandboxConfig = SandboxConfig()

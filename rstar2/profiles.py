@@ -30,9 +30,28 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> RecipeConfig:
     Raises `ConfigError` naming the field, the value seen and what is allowed.
     """
     tree = _read_profile(profile)
+    tree.setdefault("profile", Path(profile).stem)
+    return _validated(profile, tree, overrides)
+
+
+def problem_overrides(profile: str, problems: str | Path | None) -> list[str]:
+    """Overrides by which every stage and the evaluation read the user's file; none without one."""
+    if problems is None:
+        return []
+    path = Path(problems).absolute().as_posix()
+    stages = load_config(profile).stages
+    keys = [f"stages.{name}.problems.source" for name in stages] + ["evaluation.problems"]
+    return [f'{key}="{path}"' for key in keys] + [f"stages.{name}.shares={{}}" for name in stages]
+
+
+def override_config(config: RecipeConfig, overrides: Sequence[str]) -> RecipeConfig:
+    """The configuration with `key.path=value` overrides, checked as a profile is."""
+    return _validated(config.profile, config.model_dump(mode="json"), overrides)
+
+
+def _validated(profile: str, tree: dict[str, object], overrides: Sequence[str]) -> RecipeConfig:
     for override in overrides:
         _apply(tree, override)
-    tree.setdefault("profile", Path(profile).stem)
     try:
         return RecipeConfig.model_validate(tree)
     except ValidationError as error:
@@ -50,7 +69,7 @@ def resolved_json(config: RecipeConfig) -> str:
     return json.dumps(config.model_dump(mode="json"), sort_keys=True, indent=2)
 
 
-NOT_IDENTITY = {"storage", "profile"}
+NOT_IDENTITY = {"storage", "profile", "hold_days"}
 """Top-level fields that may change between two starts of one run without changing its result."""
 
 

@@ -2,13 +2,12 @@
 
 Reads and writes small JSON manifests through the object store, one for each step, stage, filter pass
 and evaluation, written last and only once. A part (rollouts, batch, checkpoint) that no manifest
-names does not exist. One owner per run: a lock on the run's folder where the store is a folder.
+names does not exist. One owner per run (`infra.ownership`): whoever was taken over commits nothing.
 Deliberately does not know Prefect: a run is resumed from here, whatever Prefect's state says.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,9 @@ from typing import Any
 
 from data_catalog.catalog import CatalogError, publish
 from data_catalog.records import Manifest, ManifestKind, manifest_from_json, manifest_json
+from infra.fenced_store import FencedStore
 from infra.object_store import ObjectStore, StoreError, open_store
+from infra.ownership import Ownership, owned
 from rstar2.config import RecipeConfig
 from rstar2.profiles import config_difference, config_hash
 from rstar2.step_metrics import StepMetrics
@@ -40,10 +41,11 @@ class Ledger:
     """Committed manifests of one run, in memory and in the store. Use `open_ledger`."""
 
     # Slots keep Prefect from encoding the whole ledger as a flow parameter.
-    __slots__ = ("_manifests", "run", "store")
+    __slots__ = ("_manifests", "_ownership", "run", "store")
 
-    def __init__(self, store: ObjectStore, run: str) -> None:
-        self.store = store
+    def __init__(self, store: ObjectStore, run: str, ownership: Ownership | None = None) -> None:
+        self.store: ObjectStore = FencedStore(store, ownership) if ownership else store
+        self._ownership = ownership
         self.run = run
         keys = sorted(key for key in store.list(f"{run}/") if _is_manifest(key))
         self._manifests = {key: manifest_from_json(store.get_bytes(key)) for key in keys}
@@ -72,17 +74,23 @@ class Ledger:
             kind=kind,
             step=step,
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            token=self._ownership.token if self._ownership else 0,
             parts=dict(parts or {}),
             values=dict(values or {}),
         )
         key = self._manifest_key(kind, stage, step, name)
-        if not self.store.put_if_absent(key, manifest_json(manifest)):
+        if not self._put_once(key, manifest_json(manifest)):
             raise LedgerError(
                 f"{key} is committed already: another process trains the run {self.run!r}; "
                 "stop one of the two, then start this one again"
             )
         self._manifests[key] = manifest
         return manifest
+
+    def _put_once(self, key: str, data: bytes) -> bool:
+        if self._ownership is None:
+            return self.store.put_if_absent(key, data)
+        return self._ownership.commit(key, data)
 
     def find(
         self, kind: str, *, stage: str = "", step: int | None = None, name: str = ""
@@ -114,7 +122,8 @@ class Ledger:
     def scores(self) -> dict[str, tuple[Score, ...]]:
         """Every evaluation's scores, by the checkpoint they were measured after."""
         found = {}
-        for name in ["sft", *self.config().stages, FINAL]:
+        stages = ["sft", *self.config().stages]
+        for name in [*(n for s in stages for n in (s, f"{s}-all")), FINAL]:
             manifest = self.find("evaluation", stage="evaluation", name=name)
             if manifest is not None:
                 found[name] = tuple(Score(**row) for row in manifest.values["scores"])
@@ -152,8 +161,8 @@ class Ledger:
 def open_ledger(storage: str, run: str) -> Iterator[Ledger]:
     """The ledger of `run` with this process as its only owner."""
     store = open_store(storage)
-    with _owned(storage, run):
-        yield Ledger(store, run)
+    with owned(store, run) as ownership:
+        yield Ledger(store, run, ownership)
 
 
 def start_run(
@@ -236,23 +245,3 @@ def stage_result_from(values: Mapping[str, object]) -> StageResult:
 def _is_manifest(key: str) -> bool:
     name = key.rsplit("/", 1)[-1]
     return name == "run.json" or name.startswith("manifest-")
-
-
-@contextmanager
-def _owned(storage: str, run: str) -> Iterator[None]:
-    """Holds the run's lock; a process that dies lets it go. No lock where the store is S3: there
-    `put_if_absent` refuses the second owner's first commit."""
-    if storage.startswith("s3://"):
-        yield
-        return
-    folder = Path(storage) / run
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LedgerError(
-                f"the run {run!r} is being trained by another process; wait for it, follow it with "
-                f"`rstar2 status`, or choose another name with --run"
-            ) from None
-        yield

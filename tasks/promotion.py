@@ -6,13 +6,16 @@ Reads the step series from the ledger; a decision is stored with its step.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 
 from rstar2.gate import decide_gate
+from rstar2.sparkline import sparkline
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import GateDecision, StageResult
 from tasks.ledger import Ledger
@@ -38,6 +41,24 @@ def pass_gate(ledger: Ledger, *, stage: str, result: StageResult) -> StageResult
     return result
 
 
+def with_kept_step(decision: GateDecision, step: int) -> GateDecision:
+    """The decision that also says which checkpoint remains."""
+    reason = f"{decision.reason} The checkpoint of step {step}, its best, is kept."
+    return replace(decision, reason=reason, evidence={**decision.evidence, "kept_step": step})
+
+
+def announce(ledger: Ledger, stage: str, decision: GateDecision) -> None:
+    """Tells the server how the stage ended: what notices to people are made from."""
+    emit_event(
+        f"rstar2.gate.{decision.verdict}",
+        resource={
+            "prefect.resource.id": f"rstar2.run.{ledger.run}.{stage}",
+            "prefect.resource.name": f"{ledger.run} {stage}",
+        },
+        payload={"verdict": str(decision.verdict), "reason": decision.reason},
+    )
+
+
 def _show(ledger: Ledger, stage: str, result: StageResult) -> None:
     """Puts the decision and the step series in front of whoever opens the run."""
     rows = [
@@ -54,7 +75,8 @@ def _show(ledger: Ledger, stage: str, result: StageResult) -> None:
     ]
     key = artifact_key(ledger.run, stage)
     create_table_artifact(table=rows, key=f"{key}-steps", description=f"Steps of {stage}")
-    create_markdown_artifact(markdown=_markdown(stage, result.gate), key=f"{key}-gate")
+    markdown = _markdown(stage, result.gate, ledger.series(stage))
+    create_markdown_artifact(markdown=markdown, key=f"{key}-gate")
 
 
 def artifact_key(*parts: str) -> str:
@@ -62,8 +84,18 @@ def artifact_key(*parts: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
 
 
-def _markdown(stage: str, decision: GateDecision) -> str:
-    lines = [f"# {stage}: {decision.verdict}", "", decision.reason, "", "| seen | value |", "|-|-|"]
+def _courses(series: Sequence[StepMetrics]) -> list[tuple[str, list[float]]]:
+    return [
+        ("reward", [m.reward for m in series]),
+        ("truncated", [m.truncation_rate for m in series]),
+        ("solved", [m.solved_rate for m in series]),
+    ]
+
+
+def _markdown(stage: str, decision: GateDecision, series: Sequence[StepMetrics]) -> str:
+    lines = [f"# {stage}: {decision.verdict}", "", decision.reason, "", "```"]
+    lines += [f"{name:10} {sparkline(values)}" for name, values in _courses(series)]
+    lines += ["```", "", "| seen | value |", "|-|-|"]
     return "\n".join(lines + [f"| {name} | {_text(v)} |" for name, v in _items(decision.evidence)])
 
 

@@ -22,6 +22,7 @@ from rstar2.config import RecipeConfig
 from rstar2.protocols import Execute
 from rstar2.types import ArtifactRef
 from tasks.ledger import Ledger
+from tasks.template import check_template
 
 
 class Resources:
@@ -72,6 +73,7 @@ def open_resources(
         model = model_folder_of(folder)
         pool = stack.enter_context(open_pool(model, config))
         chat = open_chat(load_tokenizer(model), config.chat, [PYTHON_TOOL])
+        check_template(ledger, chat)
         yield Resources(
             config=config,
             ledger=ledger,

@@ -16,14 +16,12 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from rstar2.protocols import TrainMetrics
+from rstar2.retention import best_step, kept_steps
 from rstar2.rollout_files import read_batch
 from rstar2.types import ArtifactRef, StageResult
 from tasks.resources import Resources
 
 log = logging.getLogger(__name__)
-
-NUM_KEPT_CHECKPOINTS = 2
-"""Of a running stage; stage ends are kept for good."""
 
 
 @task(name="train step", cache_policy=NO_CACHE)
@@ -56,12 +54,44 @@ def save_checkpoint(resources: Resources, *, stage: str, step: int) -> ArtifactR
 def drop_old_checkpoints(
     resources: Resources, *, stage: str, last_step: int, kind: str = "step"
 ) -> None:
-    """Deletes the checkpoint that the newest ones made needless. Called after a commit."""
-    saved = [m.step or 0 for m in resources.ledger.steps(stage, kind) if "checkpoint" in m.parts]
-    for step in [s for s in saved if s <= last_step][
-        -NUM_KEPT_CHECKPOINTS - 1 : -NUM_KEPT_CHECKPOINTS
-    ]:
+    """Deletes what the commit of `last_step` made needless: neither among the newest nor the best.
+
+    The end of a stage is never deleted.
+    """
+    kept_before = _kept(resources, stage, last_step - 1, kind)
+    for step in sorted(kept_before - _kept(resources, stage, last_step, kind)):
         resources.ledger.store.delete(checkpoint_key(resources, stage, step))
+
+
+def _kept(resources: Resources, stage: str, last_step: int, kind: str) -> set[int]:
+    series = [m for m in resources.ledger.series(stage) if m.step <= last_step]
+    saved = [s for s in _saved_steps(resources, stage, kind) if s <= last_step]
+    return kept_steps(series, saved, window=_window(resources, stage))
+
+
+def _saved_steps(resources: Resources, stage: str, kind: str = "step") -> list[int]:
+    found = resources.ledger.steps(stage, kind)
+    return [m.step or 0 for m in found if "checkpoint" in m.parts]
+
+
+def _window(resources: Resources, stage: str) -> int:
+    """Of the stage's gate; SFT has none and no rewards either."""
+    gate = resources.config.gates.get(stage)
+    return gate.window if gate else 1
+
+
+def return_to_best(resources: Resources, *, stage: str) -> tuple[int, ArtifactRef] | None:
+    """Step and checkpoint of the best window so far, live in trainer and pool; None: there is none."""
+    ledger = resources.ledger
+    saved = _saved_steps(resources, stage)
+    step = best_step(ledger.series(stage), saved, window=_window(resources, stage))
+    manifest = ledger.find("step", stage=stage, step=step) if step is not None else None
+    if step is None or manifest is None:
+        return None
+    checkpoint = manifest.parts["checkpoint"]
+    resources.trainer.load(ledger.store.local_path(checkpoint))
+    sync_weights.fn(resources, version=step)
+    return step, checkpoint
 
 
 def enter_stage(resources: Resources, *, stage: str, start: StageResult) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
+
+if TYPE_CHECKING:
+    from rstar2.config import RecipeConfig
+    from rstar2.gate_replay import Replay
+    from rstar2.types import StageResult
+    from tasks.ledger import Ledger
 
 app = App(name="gate", help="The promotion decisions of a run. Example: rstar2 gate show demo")
 
@@ -15,21 +22,85 @@ def show(run: str, /, *, storage: str = "runs") -> int:
 
     Example: rstar2 gate show demo
     """
-    from infra.object_store import open_store
-    from tasks.ledger import Ledger
+    from rstar2.sparkline import sparkline
     from tasks.promotion_answers import answered
 
-    ledger = Ledger(open_store(storage), run)
+    ledger = _ledger(storage, run)
     for stage in ledger.config().stages:
-        result = ledger.stage_result(stage)
+        series, result = ledger.series(stage), ledger.stage_result(stage)
         if result is None:
-            print(f"{stage}: no decision yet ({len(ledger.steps(stage))} steps)")
-            continue
-        gate = answered(ledger, stage, result).gate
-        print(f"{stage}: {gate.verdict} at step {result.last_step}: {gate.reason}")
-        for name, value in sorted(gate.evidence.items()):
-            print(f"  {name} = {value}")
+            print(f"{stage}: no decision yet ({len(series)} steps)")
+        else:
+            gate = answered(ledger, stage, result).gate
+            print(f"{stage}: {gate.verdict} at step {result.last_step}: {gate.reason}")
+        if series:
+            print(f"  reward     {sparkline([m.reward for m in series])}")
+            print(f"  truncated  {sparkline([m.truncation_rate for m in series])}")
+            print(f"  solved     {sparkline([m.solved_rate for m in series])}")
+        if result is not None:
+            for name, value in sorted(gate.evidence.items()):
+                print(f"  {name} = {value}")
     return 0
+
+
+@app.command
+def replay(
+    run: str,
+    /,
+    *,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    storage: str = "runs",
+) -> int:
+    """Say what another rule would have decided, at which step, over a run's logged steps.
+
+    Example: rstar2 gate replay demo --set gates.rl-1.threshold=0.08
+
+    Parameters
+    ----------
+    set
+        Overrides one setting of a gate, as in `gates.rl-1.threshold=0.08`; may be repeated.
+    storage
+        Where the run is kept.
+    """
+    from rstar2.gate_replay import replay_gate
+
+    ledger = _ledger(storage, run)
+    config = _other_rules(ledger.config(), set or [])
+    for stage, gate in config.gates.items():
+        series = ledger.series(stage)
+        if not series:
+            print(f"{stage}: no step was logged")
+            continue
+        thin = config.stages[stage].max_thin_steps
+        seen = replay_gate(gate, series, stage=stage, max_thin_steps=thin)
+        print(_comparison(seen, ledger.stage_result(stage)))
+    return 0
+
+
+def _other_rules(config: RecipeConfig, overrides: Sequence[str]) -> RecipeConfig:
+    """The run's own configuration under other gates; what changes anything else is refused."""
+    from rstar2.config import ConfigError
+    from rstar2.profiles import override_config
+
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if not key.startswith("gates.") and not key.endswith(".max_thin_steps"):
+            raise ConfigError(
+                f"--set {override!r}: a replay changes gates only; expected gates.STAGE.FIELD=value "
+                f"with a stage of {', '.join(config.gates)}"
+            )
+    return override_config(config, overrides)
+
+
+def _comparison(seen: Replay, logged: StageResult | None) -> str:
+    then = "has no decision yet"
+    if logged is not None:
+        then = f"ended with {logged.gate.verdict} at step {logged.last_step}"
+    if seen.end_step is None:
+        now = f"would go on after all {seen.num_steps} logged steps"
+    else:
+        now = f"would end with {seen.decision.verdict} at step {seen.end_step}"
+    return f"{seen.stage}: {then}; under these rules it {now}\n  {seen.decision.reason}"
 
 
 @app.command
@@ -50,17 +121,51 @@ def reject(run: str, /, *, storage: str = "runs") -> int:
     return _answer(storage, run, "reject")
 
 
-def _answer(storage: str, run: str, verdict: Literal["approve", "reject"]) -> int:
-    from infra.object_store import open_store
-    from tasks.ledger import Ledger, LedgerError
-    from tasks.promotion_answers import answer
+@app.command
+def pause(run: str, /, *, storage: str = "runs") -> int:
+    """Have a run wait for a person after the stage it is in, as if its gate held.
 
-    try:
-        ledger = Ledger(open_store(storage), run)
-        result = answer(ledger, verdict)
-    except LedgerError as error:
-        print(f"rstar2 gate {verdict}: {error}")
-        return 2
-    print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
-    print(f"then: {ledger.command()}")
+    Example: rstar2 gate pause demo
+    """
+    from tasks.promotion_answers import request_pause
+
+    stage = request_pause(_ledger(storage, run))
+    print(
+        f"{run} will wait after {stage}; answer it then: rstar2 gate approve {run}, or reject {run}"
+    )
     return 0
+
+
+def _answer(storage: str, run: str, verdict: Literal["approve", "reject"]) -> int:
+    from tasks.promotion_answers import answer, suspended_flow_run
+
+    ledger = _ledger(storage, run)
+    result = answer(ledger, verdict)
+    print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
+    flow_run_id = suspended_flow_run(ledger)
+    if flow_run_id and _resume(flow_run_id, verdict):
+        print("the suspended flow run goes on by itself")
+    else:
+        print(f"then: {ledger.command()}")
+    return 0
+
+
+def _resume(flow_run_id: str, verdict: Literal["approve", "reject"]) -> bool:
+    """Whether the checkout's server started the suspended flow run again."""
+    from infra.prefect_api import resume_flow_run
+    from infra.services import current_api_url
+    from infra.settings import load_settings
+
+    return resume_flow_run(
+        current_api_url(load_settings()), flow_run_id, run_input={"verdict": verdict}
+    )
+
+
+def _ledger(storage: str, run: str) -> Ledger:
+    """The ledger of a run that exists; raises `LedgerError` naming those that do."""
+    from infra.object_store import open_store
+    from tasks.ledger import Ledger
+
+    ledger = Ledger(open_store(storage), run)
+    ledger.config()
+    return ledger

@@ -16,6 +16,8 @@ from cyclopts import App, CycloptsError
 from flows.commands import catalog, gate, sandbox
 from flows.commands.doctor import doctor
 from flows.commands.grade import grade
+from flows.commands.notify import notify
+from flows.commands.owner import owner
 from flows.commands.plan import plan
 from flows.commands.run import run
 from flows.commands.services import down, status, up
@@ -35,7 +37,10 @@ app = App(
     version=_version,
     help_format="plaintext",
 )
-for command in (run, plan, gate.app, catalog.app, up, down, status, doctor, grade, sandbox.app):
+for command in (
+    *(run, plan, gate.app, owner, catalog.app, up, down, status, notify, doctor, grade),
+    sandbox.app,
+):
     app.command(command)
 
 

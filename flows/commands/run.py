@@ -36,11 +36,11 @@ def run(
         Overrides one setting, as in `gates.rl-1.threshold=0.08`; may be repeated.
     """
     from infra.object_store import open_store
-    from rstar2.profiles import load_config
+    from rstar2.profiles import load_config, problem_overrides
     from tasks.inputs import check_sources
     from tasks.ledger import open_ledger
 
-    overrides = [*(set or []), *_problem_overrides(profile, problems)]
+    overrides = [*(set or []), *problem_overrides(profile, problems)]
     config = load_config(profile, overrides)
     open_store(config.storage).probe()
     name = _checked_name(run) if run else None
@@ -52,18 +52,6 @@ def run(
             pass  # a run that another process trains is refused here, before anything starts
     _attach_to_server()
     return _run_flow(profile, name, overrides)
-
-
-def _problem_overrides(profile: str, problems: Path | None) -> list[str]:
-    """Every stage and the evaluation read the user's file."""
-    from rstar2.profiles import load_config
-
-    if problems is None:
-        return []
-    path = problems.absolute().as_posix()
-    stages = load_config(profile).stages
-    keys = [f"stages.{name}.problems.source" for name in stages] + ["evaluation.problems"]
-    return [f'{key}="{path}"' for key in keys] + [f"stages.{name}.shares={{}}" for name in stages]
 
 
 def _checked_name(name: str) -> str:
@@ -96,6 +84,7 @@ def _attach_to_server() -> None:
 
 
 def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
+    from flows.automations import ensure_automations
     from flows.outcome import print_outcome, read_outcome
     from flows.recipe import recipe
     from infra.object_store import open_store
@@ -106,7 +95,8 @@ def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
     name = name or new_run_name(open_store(config.storage), config.profile)
     command = resume_command(profile, name, overrides)
     print(f"run {name}; stop it at any time, this goes on: {command}", flush=True)
-    state = recipe(profile, name, list(overrides), return_state=True)
+    ensure_automations()
+    state = recipe(profile, name, tuple(overrides), return_state=True)
     outcome = read_outcome(config.storage, name, profile, overrides)
     if outcome is None or not outcome.has_ended:
         raise _failure(state)

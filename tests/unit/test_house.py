@@ -7,11 +7,10 @@ import importlib.metadata
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from flows.parameters import ProfileName
+from flows.parameters import PROFILES
 from rstar2.profiles import profile_names
 
 ROOT = Path(__file__).parents[2]
@@ -142,4 +141,4 @@ def test_tests_replace_nothing_of_ours() -> None:
 
 
 def test_the_deployment_offers_the_profiles_that_ship() -> None:
-    assert sorted(get_args(ProfileName)) == profile_names()
+    assert sorted(PROFILES) == profile_names()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra.object_store import open_store
+from infra.ownership import OwnedElsewhere
 from rstar2.profiles import load_config
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
 from tasks.ledger import (
@@ -19,7 +20,7 @@ from tasks.ledger import (
     run_names,
     start_run,
 )
-from tasks.promotion_answers import answer, answered, held_stage
+from tasks.promotion_answers import answer, answered, held_stage, request_pause
 
 CHECKPOINT = ArtifactRef(kind="checkpoint", uri="demo/rl-1/c", sha256="ab", num_bytes=3)
 
@@ -85,7 +86,7 @@ def test_another_problem_file_under_the_same_name_is_refused(tmp_path: Path) -> 
 
 def test_two_processes_do_not_own_one_run(tmp_path: Path) -> None:
     with open_ledger(str(tmp_path), "demo"):
-        with pytest.raises(LedgerError, match="is being trained by another process"):
+        with pytest.raises(OwnedElsewhere, match="is being trained by another process"):
             with open_ledger(str(tmp_path), "demo"):
                 pass
 
@@ -112,6 +113,36 @@ def test_a_rejected_hold_ends_the_run(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     ledger.commit("stage", stage="rl-1", values=asdict(result(GateVerdict.HOLD)))
     assert answer(ledger, "reject").gate.verdict is GateVerdict.ABORT
+
+
+def test_a_pause_asked_for_makes_a_hold_of_the_promotion(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    assert request_pause(ledger) == "rl-1"
+    promoted = result(GateVerdict.PROMOTE)
+    ledger.commit("stage", stage="rl-1", values=asdict(promoted))
+    paused = answered(ledger, "rl-1", promoted).gate
+    assert paused.verdict is GateVerdict.HOLD
+    assert paused.reason == "because A person asked for a pause after rl-1."
+    assert answer(ledger, "approve").gate.verdict is GateVerdict.PROMOTE
+    assert held_stage(ledger) is None
+    assert request_pause(ledger) == "rl-2"
+    assert answered(ledger, "rl-1", promoted).gate.verdict is GateVerdict.PROMOTE
+
+
+def test_a_pause_is_too_late_once_the_next_stage_trains(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    request_pause(ledger)
+    ledger.commit("step", stage="rl-2", step=1)
+    promoted = result(GateVerdict.PROMOTE)
+    assert answered(ledger, "rl-1", promoted).gate.verdict is GateVerdict.PROMOTE
+
+
+def test_a_run_whose_stages_have_ended_is_not_paused(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    for stage in ("rl-1", "rl-2", "rl-3"):
+        ledger.commit("stage", stage=stage, values=asdict(result(GateVerdict.PROMOTE)))
+    with pytest.raises(LedgerError, match="all stages of the run 'demo' have ended"):
+        request_pause(ledger)
 
 
 def test_only_a_hold_takes_an_answer(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""The few requests that we send to a Prefect server without importing Prefect.
+
+Reads and writes over HTTP at the API's address. Never raises for a server that is away: it answers
+None, and the caller says what that means.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.request
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def get_json(url: str) -> object:
+    """The answer, or None where there is none."""
+    return _answer(urllib.request.Request(url))
+
+
+def post_json(url: str, body: Mapping[str, object]) -> object:
+    """The answer to a POST, or None where there is none."""
+    data = json.dumps(body).encode()
+    return _answer(urllib.request.Request(url, data, {"Content-Type": "application/json"}))
+
+
+def resume_flow_run(api_url: str, flow_run_id: str, *, run_input: Mapping[str, object]) -> bool:
+    """Whether the server took the input and starts the suspended flow run again."""
+    url = f"{api_url}/flow_runs/{flow_run_id}/resume"
+    answer = post_json(url, {"run_input": run_input})
+    return isinstance(answer, dict) and answer.get("status") == "ACCEPT"
+
+
+def _answer(request: urllib.request.Request) -> object:
+    """A proxy is never asked for this machine's own ports."""
+    local = urlsplit(request.full_url).hostname in LOOPBACK
+    handlers = [urllib.request.ProxyHandler({})] if local else []
+    try:
+        with urllib.request.build_opener(*handlers).open(request, timeout=5.0) as answer:
+            parsed: object = json.loads(answer.read())
+            return parsed
+    except (OSError, ValueError, http.client.HTTPException):  # URLError is an OSError
+        return None
