@@ -17,13 +17,12 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def get_json(url: str) -> object:
     """The answer, or None where there is none."""
-    return _answer(urllib.request.Request(url))
+    return _answer(url)
 
 
 def post_json(url: str, body: Mapping[str, object]) -> object:
     """The answer to a POST, or None where there is none."""
-    data = json.dumps(body).encode()
-    return _answer(urllib.request.Request(url, data, {"Content-Type": "application/json"}))
+    return _answer(url, json.dumps(body).encode())
 
 
 def resume_flow_run(api_url: str, flow_run_id: str, *, run_input: Mapping[str, object]) -> bool:
@@ -33,11 +32,13 @@ def resume_flow_run(api_url: str, flow_run_id: str, *, run_input: Mapping[str, o
     return isinstance(answer, dict) and answer.get("status") == "ACCEPT"
 
 
-def _answer(request: urllib.request.Request) -> object:
-    """A proxy is never asked for this machine's own ports."""
-    local = urlsplit(request.full_url).hostname in LOOPBACK
+def _answer(url: str, data: bytes | None = None) -> object:
+    """A proxy is never asked for this machine's own ports. What is no URL has no answer either."""
+    local = urlsplit(url).hostname in LOOPBACK
     handlers = [urllib.request.ProxyHandler({})] if local else []
+    headers = {"Content-Type": "application/json"} if data is not None else {}
     try:
+        request = urllib.request.Request(url, data, headers)
         with urllib.request.build_opener(*handlers).open(request, timeout=5.0) as answer:
             parsed: object = json.loads(answer.read())
             return parsed
