@@ -75,17 +75,16 @@ class RememberingExecute:
         """Runs the call while others with the same source wait for it."""
         future = asyncio.get_running_loop().create_future()
         self._results[code] = future
+        # What those who wait see where this call ends without a result, by a cancel say: they run
+        # their own.
+        result = ToolResult(status=ToolStatus.UNAVAILABLE)
         try:
             result = await self._run(call, call_id)
-        except BaseException:
-            # Whoever waits runs its own: this call's end (a cancel, say) is not its result.
-            del self._results[code]
-            future.set_result(ToolResult(status=ToolStatus.UNAVAILABLE))
-            raise
-        future.set_result(result)
-        if result.status not in PURE_STATUSES:
-            del self._results[code]
-        elif len(self._results) > MAX_REMEMBERED:
+        finally:
+            future.set_result(result)
+            if result.status not in PURE_STATUSES:
+                del self._results[code]
+        if len(self._results) > MAX_REMEMBERED:
             del self._results[next(iter(self._results))]
         return result
 
