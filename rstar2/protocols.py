@@ -28,11 +28,9 @@ class TrainMetrics:
     """Mean of minus the policy logprob of the sampled tokens, in nats: an estimate."""
     num_tokens: int
     """Sampled tokens in the loss."""
-    is_skipped: bool = False
-    """No update was applied (gradient not finite, or every token masked): weights and optimizer
-    are as before."""
     num_skipped_updates: int = 0
-    """Of the step's `num_updates_per_step`, those that were not applied."""
+    """Of the step's `num_updates_per_step`, those that were not applied (gradient not finite, or
+    every token masked): they left weights and optimizer as they were."""
     seconds: float = 0.0
 
 

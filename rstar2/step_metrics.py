@@ -52,6 +52,9 @@ class StepMetrics:
     clip_fraction: float
     behaviour_kl: float
     entropy: float
+    num_skipped_updates: int = 0
+    """Optimizer updates of the step that were not applied: gradient not finite, or every token
+    masked. 0 in series written before this was recorded."""
     collect_seconds: float
     build_seconds: float
     train_seconds: float

@@ -159,6 +159,7 @@ def make_step(
         clip_fraction=0.0,
         behaviour_kl=0.0,
         entropy=0.3,
+        num_skipped_updates=0,
         collect_seconds=1.0,
         build_seconds=0.1,
         train_seconds=0.5,

@@ -276,7 +276,6 @@ def _metrics(
         behaviour_kl=first.kl / max(1.0, first.num_tokens),
         entropy=total.entropy / num_tokens,
         num_tokens=int(total.num_tokens),
-        is_skipped=num_skipped == len(losses),
         num_skipped_updates=num_skipped,
         seconds=seconds,
     )
