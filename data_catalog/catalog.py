@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +21,10 @@ from typing import BinaryIO
 import duckdb
 
 from data_catalog.ingest import ingest
-from data_catalog.records import Manifest, manifest_from_json
+from data_catalog.records import Manifest
 from rstar2.types import ArtifactRef
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MIN_SECONDS_BETWEEN = 5.0
 """A run publishes at most so often, except where a stage ends."""
 LOCK_SECONDS = 120.0
@@ -39,30 +38,28 @@ class CatalogError(RuntimeError):
 
 
 def publish(
-    catalog_path: Path, manifests: Sequence[Manifest], resolve: Resolve, *, force: bool
+    catalog_path: Path,
+    manifests: Sequence[Manifest],
+    resolve: Resolve,
+    *,
+    force: bool,
+    everything: Callable[[], Sequence[Manifest]],
 ) -> bool:
     """Brings the published file up to `manifests`; reads the parts of new ones only.
 
     Returns whether it did: without `force` it declines while another process publishes, and within
     5 s of the run's last publication. Manifests may be all of a run or only the newest ones, of one
     run or several; none that the file holds is ever lost or replaced by an older version, except
-    that a run started afresh (a later manifest of kind `run`) replaces the run as a whole.
+    that a run started afresh (a later manifest of kind `run`) replaces the run as a whole. A file
+    that is missing or has an older schema is made from `everything()`: all runs of the storage.
     """
     runs = sorted({manifest.run for manifest in manifests})
     with _explained(catalog_path), _locked(catalog_path, is_waiting=force) as lock:
         if lock is None or not (force or _is_due(lock, runs)):
             return False
-        _publish(catalog_path, manifests, resolve)
+        _publish(catalog_path, manifests, resolve, everything)
         _stamp(lock, runs)
         return True
-
-
-def build(catalog_path: Path, manifests: Sequence[Manifest], resolve: Resolve) -> None:
-    """Makes the file anew from `manifests` alone; what only the old file held is dropped."""
-    with _explained(catalog_path), _locked(catalog_path, is_waiting=True):
-        aside = _aside(catalog_path)
-        _make(aside, manifests, resolve)
-        _put_in_place(aside, catalog_path)
 
 
 def check_version(connection: duckdb.DuckDBPyConnection, catalog_path: Path) -> int:
@@ -84,24 +81,35 @@ def check_version(connection: duckdb.DuckDBPyConnection, catalog_path: Path) -> 
     return int(row[0])
 
 
-def _publish(catalog_path: Path, manifests: Sequence[Manifest], resolve: Resolve) -> None:
+def _publish(
+    catalog_path: Path,
+    manifests: Sequence[Manifest],
+    resolve: Resolve,
+    everything: Callable[[], Sequence[Manifest]],
+) -> None:
     aside = _aside(catalog_path)
-    if not catalog_path.exists():
-        _make(aside, manifests, resolve)
-    else:
-        # The published file itself is never opened here: DuckDB keeps one instance for a path in a
-        # process, which could be a reader's, of an older version.
-        shutil.copyfile(catalog_path, aside)
-        with duckdb.connect(aside, config=_CONFIG) as connection:
-            version = check_version(connection, catalog_path)
-            old = _stored(connection) if version < SCHEMA_VERSION else []
-            is_changed = not old and ingest(connection, manifests, resolve)
-        if version < SCHEMA_VERSION:
-            _make(_aside(catalog_path), [*old, *manifests], resolve)
-        elif not is_changed:
-            _remove(aside)
-            return
+    is_changed = _extend(aside, catalog_path, manifests, resolve) if catalog_path.exists() else None
+    if is_changed is None:
+        _make(_aside(catalog_path), everything(), resolve)
+    elif not is_changed:
+        _remove(aside)
+        return
     _put_in_place(aside, catalog_path)
+
+
+def _extend(
+    aside: Path, catalog_path: Path, manifests: Sequence[Manifest], resolve: Resolve
+) -> bool | None:
+    """Whether the copy aside got anything new; None where its schema is older than this program's.
+
+    The published file itself is never opened here: DuckDB keeps one instance for a path in a
+    process, which could be a reader's, of an older version.
+    """
+    shutil.copyfile(catalog_path, aside)
+    with duckdb.connect(aside, config=_CONFIG) as connection:
+        if check_version(connection, catalog_path) < SCHEMA_VERSION:
+            return None
+        return ingest(connection, manifests, resolve)
 
 
 def _make(aside: Path, manifests: Sequence[Manifest], resolve: Resolve) -> None:
@@ -112,12 +120,6 @@ def _make(aside: Path, manifests: Sequence[Manifest], resolve: Resolve) -> None:
         connection.execute("insert into catalogue values (?)", [SCHEMA_VERSION])
         connection.execute("commit")
         ingest(connection, manifests, resolve)
-
-
-def _stored(connection: duckdb.DuckDBPyConnection) -> list[Manifest]:
-    """The manifests inside an older file. This table is the same in every version."""
-    rows = connection.execute("select body from manifests order by manifest_id").fetchall()
-    return [manifest_from_json(zlib.decompress(body)) for (body,) in rows]
 
 
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {

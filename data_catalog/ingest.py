@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from rstar2.types import TOOL_ERRORS, ArtifactRef
 
 FACT_TABLES = (
     "manifests", "runs", "steps", "problems", "problem_sets", "draws", "filter_verdicts", "attempts",
-    "gates", "checkpoints", "artefacts", "evaluations", "declared_lineage",
+    "gates", "checkpoints", "artefacts", "evaluations",
 )  # fmt: skip
 DERIVED_TABLES = ("stages", "problem_stage", "lineage")
 DECISIONS = {"keep": "kept", "drop": "filtered"}
@@ -134,7 +133,6 @@ def _add(target: Target) -> None:
     manifest = target.manifest
     target.insert("manifests", [_manifest_row(target)])
     target.insert("artefacts", list(_artefact_rows(target)))
-    target.insert("declared_lineage", list(_declared_rows(target)))
     if "problems" in manifest.parts:
         target.insert_part("problems", "problems", _PROBLEMS)
     match manifest.kind:
@@ -153,7 +151,7 @@ def _add(target: Target) -> None:
             target.insert("evaluations", list(_score_rows(target)))
         case "base" | "checkpoint":
             target.insert("checkpoints", list(_checkpoint_rows(target, is_stage_end=False)))
-        case "sft" | "stage":
+        case "stage":
             _add_result(target)
         case "answer":
             target.insert("gates", [_answer_row(target)])
@@ -190,8 +188,7 @@ def _add_attempts(target: Target, *, purpose: str) -> None:
 
 def _manifest_row(target: Target) -> Row:
     m = target.manifest
-    body = zlib.compress(manifest_json(m))
-    return target.stamped | {"key": m.key, "kind": m.kind, "body": body}
+    return target.stamped | {"key": m.key, "kind": m.kind}
 
 
 def _run_row(target: Target) -> Row:
@@ -204,19 +201,6 @@ def _run_row(target: Target) -> Row:
 def _artefact_rows(target: Target) -> Iterator[Row]:
     for name, ref in sorted(target.manifest.parts.items()):
         yield target.place | {"name": name} | asdict(ref)
-
-
-def _declared_rows(target: Target) -> Iterator[Row]:
-    parents: Mapping[str, object] = target.value("parents") or {}
-    for relation, parent in parents.items():
-        for part in target.manifest.parts.values():
-            yield {
-                "manifest_id": target.manifest_id,
-                "run": target.manifest.run,
-                "child": part.uri,
-                "parent": _address(parent),
-                "relation": relation,
-            }
 
 
 def _quarantined_rows(target: Target) -> Iterator[Row]:
@@ -234,7 +218,7 @@ def _verdict_rows(target: Target) -> Iterator[Row]:
             "problem_id": verdict["problem_id"],
             "decision": DECISIONS[verdict["decision"]],
             "reason": verdict["reason"],
-            "num_attempts": verdict.get("num_rollouts", verdict["num_decided"]),
+            "num_attempts": verdict["num_rollouts"],
             "num_decided": verdict["num_decided"],
             "num_correct": verdict["num_correct"],
             "checkpoint": checkpoint,
@@ -267,8 +251,14 @@ def _checkpoint_rows(target: Target, *, is_stage_end: bool) -> Iterator[Row]:
     ref = asdict(part) if part else target.value("checkpoint")
     if ref:
         row = {name: ref[name] for name in ("uri", "sha256", "num_bytes")}
-        step = target.value("last_step") if is_stage_end else target.manifest.step or 0
+        step = _end_step(target) if is_stage_end else target.manifest.step or 0
         yield target.stamped | row | {"step": step, "is_stage_end": is_stage_end}
+
+
+def _end_step(target: Target) -> object:
+    """The step whose weights a stage ended with: its last, or of an aborted one its best."""
+    evidence: Mapping[str, object] = (target.value("gate") or {}).get("evidence") or {}
+    return evidence.get("kept_step", target.value("last_step"))
 
 
 def _score_rows(target: Target) -> Iterator[Row]:

@@ -11,14 +11,11 @@ lie nor how they are committed: that is `tasks.ledger`.
 | `checkpoint` | `checkpoint`: how far SFT is | `loss`, `num_steps` |
 | `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject` |
 | `problems` | `problems` | `quarantined`: rows with `problem_id`, `reason` |
-| `sft`, `stage` | `checkpoint`, if written here | a `StageResult` |
+| `stage` | | a `StageResult`: how SFT or an RL stage ended |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate` |
 | `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts` |
 | `evaluation` | `rollouts`; `problems`: those it tried | `name`, `checkpoint`, `scores` |
-
-Any kind may add `parents` to its values: artefacts by relation (`{"filtered by": ref}`), where the
-lineage does not follow from the order of the stages.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from typing import Any, Literal
 from rstar2.types import ArtifactRef
 
 ManifestKind = Literal[
-    "run", "base", "checkpoint", "problems", "sft", "step", "stage", "answer", "filter", "evaluation"
+    "run", "base", "checkpoint", "problems", "step", "stage", "answer", "filter", "evaluation"
 ]  # fmt: skip
 
 

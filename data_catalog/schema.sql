@@ -8,7 +8,7 @@ comment on column catalogue.schema_version is 'Raised with every change of the t
 
 create table manifests (
     manifest_id integer, key varchar, run varchar, stage varchar, kind varchar, step integer,
-    created_at timestamp, body blob
+    created_at timestamp
 );
 comment on table manifests is 'The committed manifests that this catalogue contains.';
 comment on column manifests.manifest_id is 'Number within this file; other tables refer to it.';
@@ -18,7 +18,6 @@ comment on column manifests.stage is 'Stage, or empty for the run itself.';
 comment on column manifests.kind is 'What it says: run, problems, step, stage, filter, …';
 comment on column manifests.step is '1-based within the stage, where it belongs to a step.';
 comment on column manifests.created_at is 'When it was committed.';
-comment on column manifests.body is 'The record itself: JSON, compressed by zlib.';
 
 create table runs (
     manifest_id integer, run varchar, profile varchar, config_hash varchar, config json,
@@ -58,9 +57,9 @@ create table steps (
     solved_rate double, tool_error_rate double, tool_error_rate_positives double,
     format_penalty_positives double, first_call_success_rate double, valid_call_rate double,
     num_tool_calls integer, mean_response_tokens double, loss double, grad_norm double,
-    clip_fraction double, behaviour_kl double, entropy double, collect_seconds double,
-    build_seconds double, train_seconds double, sync_seconds double, num_sampled_tokens bigint,
-    evaluation_score double
+    clip_fraction double, behaviour_kl double, entropy double, num_skipped_updates integer,
+    collect_seconds double, build_seconds double, train_seconds double, sync_seconds double,
+    num_sampled_tokens bigint, evaluation_score double
 );
 comment on table steps is 'The step series: one row for each committed RL step. Rates are in [0, 1].';
 comment on column steps.manifest_id is 'Where the row comes from.';
@@ -92,6 +91,7 @@ comment on column steps.grad_norm is 'Gradient norm before clipping.';
 comment on column steps.clip_fraction is 'Share of sampled tokens whose ratio was clipped.';
 comment on column steps.behaviour_kl is 'Behaviour minus policy logprob, mean, in nats.';
 comment on column steps.entropy is 'Estimated entropy of the policy, in nats.';
+comment on column steps.num_skipped_updates is 'Optimizer updates that were not applied.';
 comment on column steps.collect_seconds is 'Wall time of sampling and grading.';
 comment on column steps.build_seconds is 'Wall time of building the batch.';
 comment on column steps.train_seconds is 'Wall time of the optimizer step.';
@@ -275,16 +275,6 @@ comment on column evaluations.num_undecided is 'Attempts that could not be check
 comment on column evaluations.mean_response_tokens is 'Sampled and observation tokens.';
 comment on column evaluations.truncation_rate is 'Share stopped by the length limit.';
 comment on column evaluations.created_at is 'When it was committed.';
-
-create table declared_lineage (
-    manifest_id integer, run varchar, child varchar, parent varchar, relation varchar
-);
-comment on table declared_lineage is 'Edges that a manifest names itself, as its parents.';
-comment on column declared_lineage.manifest_id is 'Where the row comes from.';
-comment on column declared_lineage.run is 'Name of the run.';
-comment on column declared_lineage.child is 'Address of a part of that manifest.';
-comment on column declared_lineage.parent is 'Address of what it was made from.';
-comment on column declared_lineage.relation is 'How.';
 
 create table lineage (run varchar, child varchar, parent varchar, relation varchar);
 comment on table lineage is 'Which artefact was made from which.';

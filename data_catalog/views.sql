@@ -69,15 +69,17 @@ create view flipped_problems as
     ),
     pairs as (
         select *, lag(pass_rate) over later as pass_rate_before,
+            lag(evaluation) over later as evaluation_before,
             lag(checkpoint) over later as checkpoint_before
-        from tries
-        window later as (partition by run, evaluation, problem_id order by created_at)
+        from tries window later as (partition by run, problem_id order by created_at)
     )
-    select run, evaluation, problem_id, checkpoint_before, checkpoint, pass_rate_before, pass_rate
-    from pairs where pass_rate_before >= 0.5 and pass_rate < 0.5
-    order by run, evaluation, problem_id;
+    select run, problem_id, evaluation_before, evaluation, checkpoint_before, checkpoint,
+        pass_rate_before, pass_rate
+    from pairs
+    where pass_rate_before >= 0.5 and pass_rate < 0.5 and checkpoint <> checkpoint_before
+    order by run, created_at, problem_id;
 comment on view flipped_problems is
-    'Problems solved at one checkpoint and unsolved at the next, evaluation by evaluation.';
+    'Problems solved in one evaluation and unsolved in the next one of another checkpoint.';
 
 create view results as
     select run, stage, evaluation, name, mean, low, high, num_problems, checkpoint

@@ -47,8 +47,7 @@ class Ledger:
         self.store: ObjectStore = FencedStore(store, ownership) if ownership else store
         self._ownership = ownership
         self.run = run
-        keys = sorted(key for key in store.list(f"{run}/") if _is_manifest(key))
-        self._manifests = {key: manifest_from_json(store.get_bytes(key)) for key in keys}
+        self._manifests = read_manifests(store, run)
 
     def key(self, stage: str, *parts: str) -> str:
         """Store key of something that belongs to a stage of this run."""
@@ -139,8 +138,7 @@ class Ledger:
         manifest = self.find("run")
         if manifest is None:
             raise LedgerError(
-                f"no run {self.run!r} in {self.store.uri}: expected one of "
-                f"{', '.join(run_names(self.store)) or '(none)'}"
+                f"no run {self.run!r} in {self.store.uri}: expected one of {_known_runs(self.store)}"
             )
         return RecipeConfig.model_validate_json(manifest.values["config"])
 
@@ -152,6 +150,7 @@ class Ledger:
                 list(self._manifests.values()),
                 self.store.local_path,
                 force=force,
+                everything=lambda: all_manifests(self.store),
             )
         except (CatalogError, StoreError) as error:
             log.warning("the catalogue was not published, the run goes on: %s", error)
@@ -211,8 +210,21 @@ def num_dropped(ledger: Ledger) -> tuple[int, int] | None:
 
 
 def run_names(store: ObjectStore) -> list[str]:
-    """Names of the runs in a store, oldest name first."""
-    return sorted(key.split("/")[0] for key in store.list("") if key.endswith("/run.json"))
+    """The runs in a store by name; `folder/name` for one of a storage that lies inside it."""
+    ending = "/run.json"
+    return sorted(key.removesuffix(ending) for key in store.list("") if key.endswith(ending))
+
+
+def read_manifests(store: ObjectStore, run: str) -> dict[str, Manifest]:
+    """What the run has committed, by key."""
+    keys = sorted(key for key in store.list(f"{run}/") if _is_manifest(key))
+    return {key: manifest_from_json(store.get_bytes(key)) for key in keys}
+
+
+def all_manifests(store: ObjectStore) -> list[Manifest]:
+    """Of every run of the store: what its catalogue is made from where it is lost."""
+    names = [name for name in run_names(store) if "/" not in name]
+    return [m for name in names for m in read_manifests(store, name).values()]
 
 
 def catalog_path(store: ObjectStore) -> Path:
@@ -240,6 +252,15 @@ def stage_result_from(values: Mapping[str, object]) -> StageResult:
         gate=gate_decision_from(tree["gate"]),
         scores=tuple(Score(**score) for score in tree["scores"]),
     )
+
+
+def _known_runs(store: ObjectStore) -> str:
+    """In words; a run of a storage inside this one with the option that reaches it."""
+    known = []
+    for path in run_names(store):
+        inside, _, name = path.rpartition("/")
+        known.append(f"{name} (with --storage {store.uri}/{inside})" if inside else name)
+    return ", ".join(known) or "(none)"
 
 
 def _is_manifest(key: str) -> bool:

@@ -44,6 +44,7 @@ def step_metrics_of(
         clip_fraction=trained.clip_fraction,
         behaviour_kl=trained.behaviour_kl,
         entropy=trained.entropy,
+        num_skipped_updates=trained.num_skipped_updates,
         collect_seconds=collected.seconds,
         build_seconds=built.seconds,
         train_seconds=trained.seconds,

@@ -112,12 +112,23 @@ def make_step_manifest(
 
 
 def make_result(
-    stage: str, step: int, *, run: str = "demo", minute: int = 3, checkpoint: str | None = None
+    stage: str,
+    step: int,
+    *,
+    run: str = "demo",
+    minute: int = 3,
+    checkpoint: str | None = None,
+    kept_step: int | None = None,
 ) -> Manifest:
-    uri = checkpoint or f"{run}/{stage}/step-{step}/checkpoint"
+    """Promoted; with `kept_step` aborted, and left with the checkpoint of that step."""
+    uri = checkpoint or f"{run}/{stage}/step-{kept_step or step}/checkpoint"
     decision = GateDecision(
         verdict=GateVerdict.PROMOTE, reason="truncation settled at 4 %", evidence={"window": 8}
     )
+    if kept_step:
+        decision = GateDecision(
+            verdict=GateVerdict.ABORT, reason="collapsed", evidence={"kept_step": kept_step}
+        )
     result = StageResult(
         stage=stage,
         checkpoint=make_ref("checkpoint", uri),
@@ -129,7 +140,7 @@ def make_result(
     return Manifest(
         run=run,
         stage=stage,
-        kind="sft" if stage == "sft" else "stage",
+        kind="stage",
         created_at=at(minute),
         values={name: getattr(result, name) for name in names},
     )
@@ -264,5 +275,18 @@ def resolve_in(folder: Path) -> Callable[[ArtifactRef], Path]:
     return lambda ref: folder / ref.uri
 
 
-def publish_all(catalog_path: Path, manifests: Sequence[Manifest], *, force: bool = True) -> bool:
-    return publish(catalog_path, manifests, resolve_in(catalog_path.parent), force=force)
+def publish_all(
+    catalog_path: Path,
+    manifests: Sequence[Manifest],
+    *,
+    force: bool = True,
+    everything: Sequence[Manifest] | None = None,
+) -> bool:
+    """Parts lie beside the catalogue; without `everything` the given manifests are all there are."""
+    return publish(
+        catalog_path,
+        manifests,
+        resolve_in(catalog_path.parent),
+        force=force,
+        everything=lambda: manifests if everything is None else everything,
+    )

@@ -1,5 +1,4 @@
--- Which artefact of $run was made from which. Edges follow from the order of steps and stages; a
--- manifest that names `parents` adds its own.
+-- Which artefact of $run was made from which. Edges follow from the order of steps and stages.
 with parts as (
     select manifest_id, a.stage, a.step, name, uri, m.kind, m.created_at
     from artefacts as a join manifests as m using (manifest_id) where a.run = $run
@@ -64,10 +63,5 @@ select distinct $run as run, child, parent, relation from (
     union all
     select c.uri, p.uri, 'continued from' from marks as c
         join before as p on p.stage = c.stage and p.step = c.step
-    union all
-    select c.uri, p.uri, 'trained on' from checkpoints as c join parts as p using (manifest_id)
-    where p.kind = 'sft' and p.name <> 'checkpoint'
-    union all
-    select child, parent, relation from declared_lineage where run = $run
 )
 where child <> parent

@@ -11,10 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from catalog_builders import make_run_manifest, make_step_manifest
+from catalog_builders import make_run_manifest, make_step_manifest, publish_all
 from rollout_builders import make_group
 
-from data_catalog.catalog import publish
 from data_catalog.queries import open_catalog, query
 from data_catalog.records import Manifest, manifest_json
 
@@ -28,7 +27,10 @@ from data_catalog.records import manifest_from_json
 folder, run = Path(sys.argv[1]), sys.argv[2]
 manifests = [manifest_from_json(p.read_bytes()) for p in sorted((folder / run).glob("*.json"))]
 for number in range(1, len(manifests) + 1):
-    publish(folder / "catalog.duckdb", manifests[:number], lambda ref: folder / ref.uri, force=True)
+    known = manifests[:number]
+    publish(
+        folder / "catalog.duckdb", known, lambda r: folder / r.uri, force=True, everything=lambda: known
+    )
     print(number, flush=True)
 """
 
@@ -83,7 +85,7 @@ def test_p10_two_writers_and_readers_meet_no_lock_error(tmp_path: Path) -> None:
     path = tmp_path / "catalog.duckdb"
     for run in ("one", "two"):
         commit_run(tmp_path, run)
-    publish(path, [make_run_manifest("old")], lambda ref: tmp_path / ref.uri, force=True)
+    publish_all(path, [make_run_manifest("old")])
     reader = start(READER, str(tmp_path))
     assert reader.stdin is not None
     assert reader.stdout is not None
@@ -121,5 +123,5 @@ def test_p10_a_writer_killed_at_any_moment_leaves_a_readable_catalogue(tmp_path:
         assert [step for (step,) in steps] == list(range(1, len(steps) + 1))
         assert attempts == (2 * len(steps),)
         path.unlink()  # so that the next round has something to publish
-    publish(path, manifests, lambda ref: tmp_path / ref.uri, force=True)
+    publish_all(path, manifests)
     assert counts(path) == {"one": 2 * NUM_STEPS}

@@ -7,13 +7,12 @@ import fcntl
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from catalog_builders import (
     at,
+    make_evaluation,
     make_problem_set,
-    make_ref,
     make_result,
     make_run_manifest,
     make_step_manifest,
@@ -220,12 +219,30 @@ def test_every_table_and_column_has_a_comment(catalog_path: Path, ask: Ask) -> N
     assert ask(sql + "table_name from duckdb_tables())") == []
 
 
-def test_a_declared_parent_is_an_edge(tmp_path: Path, catalog_path: Path, ask: Ask) -> None:
-    manifest = make_problem_set(tmp_path, "rl-1", ["a"])
-    parents = {"curated from": make_ref("problems", "raw.parquet")}
-    publish_all(catalog_path, [replace(manifest, values={"parents": parents})])
-    assert ask("select child, parent, relation from lineage") == [
-        ("demo/rl-1/problems.parquet", "raw.parquet", "curated from")
+def test_a_problem_solved_by_one_checkpoint_and_not_by_the_next_has_flipped(
+    tmp_path: Path, catalog_path: Path, ask: Ask
+) -> None:
+    solved, unsolved = [1.0, 1.0], [0.0, 0.0]
+    evaluations = [
+        ("rl-1", "demo/rl-1/c", {"a": solved, "b": unsolved}),
+        ("rl-2", "demo/rl-2/c", {"a": unsolved, "b": solved}),
+        ("final", "demo/rl-2/c", {"a": unsolved, "b": unsolved}),
+    ]
+    publish_all(
+        catalog_path,
+        [
+            make_evaluation(
+                tmp_path,
+                name,
+                [make_group(rewards, problem_id=problem) for problem, rewards in groups.items()],
+                checkpoint=checkpoint,
+                minute=minute,
+            )
+            for minute, (name, checkpoint, groups) in enumerate(evaluations)
+        ],
+    )
+    assert ask("from flipped_problems") == [
+        ("demo", "a", "rl-1", "rl-2", "demo/rl-1/c", "demo/rl-2/c", 1.0, 0.0)
     ]
 
 

@@ -11,11 +11,10 @@ import pytest
 from catalog_builders import (
     make_run_manifest,
     publish_all,
-    resolve_in,
     small_run,
 )
 
-from data_catalog.catalog import SCHEMA_VERSION, CatalogError, build, publish
+from data_catalog.catalog import SCHEMA_VERSION, CatalogError, publish
 from data_catalog.queries import open_catalog
 from rstar2.types import ArtifactRef
 
@@ -37,11 +36,23 @@ def test_a_catalogue_of_a_newer_version_is_refused(tmp_path: Path, catalog_path:
 def test_a_catalogue_of_an_older_version_is_rebuilt_from_the_parts(
     tmp_path: Path, catalog_path: Path, ask: Ask
 ) -> None:
-    publish_all(catalog_path, small_run(tmp_path, "one"))
+    one, two = small_run(tmp_path, "one"), small_run(tmp_path, "two")
+    publish_all(catalog_path, one)
     with duckdb.connect(catalog_path) as connection:
         connection.execute("update catalogue set schema_version = 0")
         connection.execute("drop table attempts cascade")
-    publish_all(catalog_path, small_run(tmp_path, "two"))
+    publish_all(catalog_path, two[:1], everything=[*one, *two])
+    assert ask("select run, count(*) from attempts group by run order by run") == [
+        ("one", 16),
+        ("two", 16),
+    ]
+
+
+def test_a_lost_catalogue_is_made_from_the_manifests_of_all_runs(
+    tmp_path: Path, catalog_path: Path, ask: Ask
+) -> None:
+    one, two = small_run(tmp_path, "one"), small_run(tmp_path, "two")
+    publish_all(catalog_path, two[:1], everything=[*one, *two])
     assert ask("select run, count(*) from attempts group by run order by run") == [
         ("one", 16),
         ("two", 16),
@@ -55,20 +66,12 @@ def test_a_file_that_is_no_catalogue_is_refused(tmp_path: Path, catalog_path: Pa
     assert catalog_path.read_bytes() == b"something else"
 
 
-def test_build_makes_the_file_from_the_manifests_alone(
-    tmp_path: Path, catalog_path: Path, ask: Ask
-) -> None:
-    catalog_path.write_bytes(b"damaged")
-    build(catalog_path, small_run(tmp_path), resolve_in(tmp_path))
-    assert ask("select count(*) from steps") == [(3,)]
-
-
 def test_a_full_disk_is_explained(tmp_path: Path, catalog_path: Path) -> None:
     def resolve(ref: ArtifactRef) -> Path:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(CatalogError, match="No space left on device"):
-        publish(catalog_path, small_run(tmp_path), resolve, force=True)
+        publish(catalog_path, [], resolve, force=True, everything=lambda: small_run(tmp_path))
     assert not catalog_path.exists()
 
 

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from catalog_builders import make_result, make_run_manifest, make_step_manifest, small_run
+from catalog_builders import (
+    make_result,
+    make_run_manifest,
+    make_step_manifest,
+    publish_all,
+    small_run,
+)
 from rollout_builders import make_group
 
-from data_catalog.catalog import publish
 from data_catalog.lineage import (
     checkpoint_text,
     explain_problem,
@@ -29,7 +34,7 @@ def connection(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     folder = tmp_path_factory.mktemp("store")
     path = folder / "catalog.duckdb"
-    publish(path, small_run(folder), lambda ref: folder / ref.uri, force=True)
+    publish_all(path, small_run(folder))
     with open_catalog(path) as connection:
         yield connection
 
@@ -96,11 +101,38 @@ def test_an_unknown_checkpoint_names_those_there_are(
 def test_all_problems_of_a_checkpoint_equal_a_recount_from_the_rollouts(tmp_path: Path) -> None:
     manifests = _run_with_few_checkpoints(tmp_path)
     path = tmp_path / "catalog.duckdb"
-    publish(path, manifests, lambda ref: tmp_path / ref.uri, force=True)
+    publish_all(path, manifests)
     with open_catalog(path) as connection:
         for checkpoint, last in (("s/rl-1/step-3/checkpoint", 3), ("s/rl-1/step-6/checkpoint", 6)):
             traced = {(row[1], row[2]) for row in problems_of(connection, checkpoint).rows}
             assert traced == _recount(tmp_path, manifests, last)
+
+
+def test_an_aborted_stage_ends_with_the_step_whose_checkpoint_it_kept(tmp_path: Path) -> None:
+    """Four steps, collapsed: the checkpoint of step 2 is the stage's result."""
+    manifests = [make_run_manifest(), make_result("sft", 1, checkpoint="demo/sft")]
+    for step in range(1, 5):
+        groups = [make_group([1.0, 0.0], problem_id=f"t{step}")]
+        manifests.append(
+            make_step_manifest(tmp_path, "rl-1", step, groups, dropped={}, minute=3 + step)
+        )
+    manifests.append(make_result("rl-1", 4, minute=9, kept_step=2))
+    path = tmp_path / "catalog.duckdb"
+    publish_all(path, manifests)
+    kept = "demo/rl-1/step-2/checkpoint"
+    with open_catalog(path) as connection:
+        rows = connection.execute(
+            "select distinct step from checkpoints where uri = $uri", {"uri": kept}
+        ).fetchall()
+        parents = connection.execute(
+            "select parent from lineage where child = $uri order by 1", {"uri": kept}
+        ).fetchall()
+        trained = [row[2] for row in problems_of(connection, kept).rows]
+        newest = trace_checkpoint(connection, "demo")["checkpoint"]
+    assert rows == [(2,)]
+    assert parents == [("demo/rl-1/step-1/checkpoint",), ("demo/rl-1/step-2/batch.parquet",)]
+    assert trained == ["t1", "t2"]
+    assert (newest["uri"], newest["step"]) == (kept, 2)
 
 
 def _run_with_few_checkpoints(folder: Path) -> list[Manifest]:

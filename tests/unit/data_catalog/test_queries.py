@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from catalog_builders import small_run
+from catalog_builders import publish_all, small_run
 
-from data_catalog.catalog import CatalogError, publish
+from data_catalog.catalog import CatalogError
 from data_catalog.queries import Answer, QueryError, as_csv, as_json, as_table, export, query
 
 
@@ -19,7 +19,7 @@ from data_catalog.queries import Answer, QueryError, as_csv, as_json, as_table, 
 def catalog_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     path = folder / "catalog.duckdb"
-    publish(path, small_run(folder), lambda ref: folder / ref.uri, force=True)
+    publish_all(path, small_run(folder))
     return path
 
 

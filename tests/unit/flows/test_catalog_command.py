@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from catalog_builders import small_run
+from catalog_builders import publish_all, small_run
 
-from data_catalog.catalog import publish
 from flows.commands import main
 
 
@@ -16,7 +15,7 @@ from flows.commands import main
 def storage(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("store")
     path = folder / "catalog.duckdb"
-    publish(path, small_run(folder), lambda ref: folder / ref.uri, force=True)
+    publish_all(path, small_run(folder))
     return str(folder)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from data_catalog.queries import query
 from infra.object_store import open_store
 from infra.ownership import OwnedElsewhere
 from rstar2.profiles import load_config
@@ -97,6 +98,24 @@ def test_an_unknown_run_names_those_there_are(tmp_path: Path) -> None:
     assert run_names(store) == ["demo"]
     with pytest.raises(LedgerError, match=r"no run 'dmeo' in .*: expected one of demo"):
         Ledger(store, "dmeo").config()
+
+
+def test_a_run_of_a_storage_inside_the_storage_is_named_with_the_way_to_it(tmp_path: Path) -> None:
+    new_ledger(tmp_path / "benchmark")
+    new_ledger(tmp_path)
+    store = open_store(str(tmp_path))
+    assert run_names(store) == ["benchmark/demo", "demo"]
+    with pytest.raises(LedgerError, match=rf"demo \(with --storage {tmp_path}/benchmark\), demo$"):
+        Ledger(store, "dmeo").config()
+
+
+def test_a_deleted_catalogue_comes_back_with_every_run_of_the_storage(tmp_path: Path) -> None:
+    for run in ("one", "two"):
+        start_run(Ledger(open_store(str(tmp_path)), run), load_config("smoke"), {})
+    new_ledger(tmp_path / "benchmark")
+    Ledger(open_store(str(tmp_path)), "two").publish(force=True)
+    found = query(tmp_path / "catalog.duckdb", "select run from runs order by run")
+    assert found.rows == (("one",), ("two",))
 
 
 def test_an_approved_hold_is_a_promotion_that_says_so(tmp_path: Path) -> None:
