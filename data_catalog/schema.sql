@@ -270,7 +270,7 @@ comment on column evaluations.low is 'Lower end of the clustered 95 % interval.'
 comment on column evaluations.high is 'Upper end.';
 comment on column evaluations.standard_error is 'Clustered by problem.';
 comment on column evaluations.num_problems is 'Problems.';
-comment on column evaluations.num_attempts is 'Decided attempts.';
+comment on column evaluations.num_attempts is 'Rollouts sampled, undecided ones included.';
 comment on column evaluations.num_undecided is 'Attempts that could not be checked in time.';
 comment on column evaluations.mean_response_tokens is 'Sampled and observation tokens.';
 comment on column evaluations.truncation_rate is 'Share stopped by the length limit.';

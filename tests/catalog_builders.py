@@ -159,6 +159,7 @@ def make_filter(
                 "problem_id": group.problem_id,
                 "num_correct": num_correct,
                 "num_decided": len(group.rollouts),
+                "num_rollouts": len(group.rollouts),
                 "decision": "drop" if is_dropped else "keep",
                 "reason": f"solved {num_correct} of {len(group.rollouts)}",
             }
