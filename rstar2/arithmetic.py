@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import permutations
 from typing import Literal
 
@@ -27,13 +28,17 @@ from rstar2.arithmetic_wordings import (
     draw_operands,
     write_question,
 )
-from rstar2.problems import has_prefix, is_held_out, problem_id, round_half_up
+from rstar2.problems import (
+    exact_share,
+    has_prefix,
+    is_held_out,
+    largest_remainder,
+    problem_id,
+)
 from rstar2.types import Problem
 
 Split = Literal["train", "held-out", "unseen"]
 
-EVALUATION_SHARES: Mapping[str, float] = {"arithmetic/two-call": 0.35}
-"""The mix of the held-out sets: 65 % one-call, 35 % two-call."""
 MAX_REPEATS = 1000
 """So many questions in a row that were drawn before: the kind is exhausted."""
 
@@ -189,26 +194,31 @@ def _match(
 
 
 def _kinds(num_problems: int, shares: Mapping[str, float]) -> list[tuple[tuple[str, ...], int]]:
-    """How many problems of each kind: shares first, the rest one-call; alternating within each."""
+    """How many problems of each kind: shares first, the rest one-call; alternating within each.
+
+    A kind belongs to the longest prefix that fits, as in `draw_problems`.
+    """
     kinds = [(name,) for name in ONE_CALL] + list(TWO_CALL)
     sources = {kind: _source(kind, "train") for kind in kinds}
+    members: dict[str, list[tuple[str, ...]]] = {prefix: [] for prefix in shares}
+    unnamed = []
+    for kind in kinds:
+        fitting = [prefix for prefix in shares if has_prefix(sources[kind], prefix)]
+        (members[max(fitting, key=len)] if fitting else unnamed).append(kind)
+    if empty := [prefix for prefix, group in members.items() if not group]:
+        raise ValueError(
+            f"share {empty[0]!r}: no kind of problem has this source prefix; expected one of "
+            f"{', '.join(sorted(sources.values()))} or a beginning of these"
+        )
+    weights = [exact_share(share) for share in shares.values()]
+    rest = max(Fraction(0), 1 - sum(weights))
+    groups = [*members.values(), [kind for kind in unnamed if len(kind) == 1] or unnamed or kinds]
     counts = dict.fromkeys(kinds, 0)
-    left = num_problems
-    for prefix, share in shares.items():
-        members = [kind for kind in kinds if has_prefix(sources[kind], prefix)]
-        if not members:
-            raise ValueError(
-                f"share {prefix!r}: no kind of problem has this source prefix; expected one of "
-                f"{', '.join(sorted(sources.values()))} or a beginning of these"
-            )
-        num = min(round_half_up(share * num_problems), left)
-        left -= num
+    total = sum(weights) + rest
+    parts = largest_remainder([weight / total for weight in (*weights, rest)], num_problems)
+    for group, num in zip(groups, parts, strict=True):
         for i in range(num):
-            counts[members[i % len(members)]] += 1
-    named = [kind for kind in kinds if any(has_prefix(sources[kind], p) for p in shares)]
-    rest = [kind for kind in kinds if len(kind) == 1 and kind not in named] or kinds
-    for i in range(left):
-        counts[rest[i % len(rest)]] += 1
+            counts[group[i % len(group)]] += 1
     return [(kind, num) for kind, num in counts.items() if num]
 
 

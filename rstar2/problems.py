@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import math
 import random
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
 
 from rstar2.types import Problem
+
+HELD_OUT_ONE_IN = 4
 
 
 def normalised_question(question: str) -> str:
@@ -32,9 +36,9 @@ def problem_set_hash(problems: Sequence[Problem]) -> str:
     return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:16]
 
 
-def is_held_out(problem_id: str, *, one_in: int = 4) -> bool:
-    """Whether the hash keeps this problem for evaluation: about one of `one_in`, for ever."""
-    return int(problem_id, 16) % one_in == 0
+def is_held_out(problem_id: str) -> bool:
+    """Whether the hash keeps this problem for evaluation: about a quarter of all, for ever."""
+    return int(problem_id, 16) % HELD_OUT_ONE_IN == 0
 
 
 def has_prefix(source: str, prefix: str) -> bool:
@@ -58,10 +62,11 @@ def draw_problems(
     `step` is 1-based. `num` of round 0 must be the same at every step of the stage: step s takes
     the s-th slice of an endless row of shuffled epochs, so nothing repeats within an epoch.
     `shares` gives the share of a draw by source prefix, the longest that fits; the rest of the set
-    fills up (no shares: uniform). A share of which the set has no problem goes to the others.
-    Fractions of a problem are spread over the steps. Round r >= 1 needs `drawn`, the ids of all
-    problems drawn in the step so far, and repeats none of them; it returns fewer than `num` when
-    the set is exhausted.
+    fills up (no shares: uniform). Each share has its part of `num` rounded down or up, what is left
+    over going to those that fell behind most. A share of which the set has no problem, or too few
+    for one step, leaves its place to the others. Round r >= 1 needs `drawn`, the ids of all
+    problems drawn in the step so far, and repeats none of them. Nothing repeats within a step;
+    fewer than `num` are returned only when the set is exhausted.
     """
     if round > 0 and not drawn:
         raise ValueError(
@@ -71,59 +76,75 @@ def draw_problems(
     key = f"{problem_set_hash(problems)}/{seed}/{stage}"
     strata = _strata(problems, shares)
     if round == 0:
-        counts = _counts_of_step(strata, num, step)
+        counts = _counts_of_step([share for _, share in strata.values()], num, step)
         chosen = [
             problem
             for (name, (members, _)), (before, now) in zip(strata.items(), counts, strict=True)
             for problem in _slice_of_epochs(members, before, now, f"{key}/{name}")
         ]
+        chosen += _stand_ins(strata, num, chosen, f"{key}/{step}/stand-ins")
     else:
         chosen = _refill(strata, num, drawn, f"{key}/{step}/{round}")
     random.Random(f"{key}/{step}/{round}/order").shuffle(chosen)
     return tuple(chosen)
 
 
-def _strata(
-    problems: Sequence[Problem], shares: Mapping[str, float]
-) -> dict[str, tuple[list[Problem], float]]:
-    """Members and share by prefix, longest prefix first; `` is the rest. Empty strata give way."""
+def exact_share(share: float) -> Fraction:
+    """The decimal that was written: 0.3 is 3/10, and 1 - 0.3 - 0.7 is 0."""
+    return Fraction(share).limit_denominator(10**6)
+
+
+def largest_remainder(
+    shares: Sequence[Fraction], num: int, *, owed: Sequence[Fraction | int] = ()
+) -> list[int]:
+    """`num` things by shares that sum to 1: each rounded down, the rest to the largest remainders.
+
+    `owed` is added to the remainders: what earlier rounds gave too little (or, negative, too much).
+    Of equal remainders the first counts.
+    """
+    counts = [math.floor(share * num) for share in shares]
+    remainders = [
+        share * num - count + more
+        for share, count, more in zip(shares, counts, owed or [0] * len(shares), strict=True)
+    ]
+    order = sorted(range(len(shares)), key=lambda index: -remainders[index])
+    for index in order[: num - sum(counts)]:
+        counts[index] += 1
+    return counts
+
+
+Strata = Mapping[str, tuple[list[Problem], Fraction]]
+"""Members and share by source prefix; `` is the rest of the set."""
+
+
+def _strata(problems: Sequence[Problem], shares: Mapping[str, float]) -> Strata:
+    """Longest prefix first. Strata without members, or with a share of 0, give way to the others."""
     left = sorted(problems, key=lambda p: p.problem_id)
     members: dict[str, list[Problem]] = {}
     for prefix in sorted(shares, key=lambda name: (-len(name), name)):
         members[prefix] = [p for p in left if has_prefix(p.source, prefix)]
         left = [p for p in left if not has_prefix(p.source, prefix)]
     members[""] = left
-    weights = {name: shares.get(name, 0.0) for name in members}
-    weights[""] = max(0.0, 1.0 - sum(shares.values()))
-    total = sum(weights[name] for name, group in members.items() if group)
-    if total <= 0.0:
+    weights = {name: exact_share(share) for name, share in shares.items()}
+    weights[""] = max(Fraction(0), 1 - sum(weights.values()))
+    names = [name for name, group in members.items() if group and weights[name] > 0]
+    total = sum(weights[name] for name in names)
+    if not total:
         raise ValueError(
             f"no problem can be drawn: {len(problems)} problems, shares {dict(shares)}; expected "
             "problems under one of these source prefixes, or shares that sum to less than 1"
         )
-    return {name: (group, weights[name] / total) for name, group in members.items() if group}
+    return {name: (members[name], weights[name] / total) for name in names}
 
 
-def _counts_of_step(
-    strata: Mapping[str, tuple[list[Problem], float]], num: int, step: int
-) -> list[tuple[int, int]]:
+def _counts_of_step(shares: Sequence[Fraction], num: int, step: int) -> list[tuple[int, int]]:
     """(drawn before this step, drawn after it) by stratum; the differences sum to `num`."""
-
-    def cumulative(steps: int) -> list[int]:
-        # Rounded running totals of the shares, so that every step sums to `num` exactly.
-        edges, running = [0], 0.0
-        for _, share in strata.values():
-            running += share
-            edges.append(round_half_up(running * num * steps))
-        edges[-1] = num * steps
-        return [after - before for before, after in itertools.pairwise(edges)]
-
-    return list(zip(cumulative(step - 1), cumulative(step), strict=True))
-
-
-def round_half_up(value: float) -> int:
-    """The nearest integer, halves up (`round` goes to the even one)."""
-    return int(value + 0.5)
+    before, now = [0] * len(shares), [0] * len(shares)
+    for done in range(step):
+        owed = [share * num * done - n for share, n in zip(shares, now, strict=True)]
+        counts = largest_remainder(shares, num, owed=owed)
+        before, now = now, [n + count for n, count in zip(now, counts, strict=True)]
+    return list(zip(before, now, strict=True))
 
 
 def _slice_of_epochs(members: Sequence[Problem], start: int, stop: int, key: str) -> list[Problem]:
@@ -151,12 +172,17 @@ def _without_repeats(
     return list(unique.values())
 
 
-def _refill(
-    strata: Mapping[str, tuple[list[Problem], float]],
-    num: int,
-    drawn: Collection[str],
-    key: str,
-) -> list[Problem]:
+def _stand_ins(strata: Strata, num: int, chosen: Sequence[Problem], key: str) -> list[Problem]:
+    """For what strata smaller than their part of a step lack: problems of the other strata."""
+    if len(chosen) >= num:
+        return []
+    taken = {p.problem_id for p in chosen}
+    left = [p for members, _ in strata.values() for p in members if p.problem_id not in taken]
+    random.Random(key).shuffle(left)
+    return left[: num - len(chosen)]
+
+
+def _refill(strata: Strata, num: int, drawn: Collection[str], key: str) -> list[Problem]:
     """`num` problems not in `drawn`, by share as far as the strata last, then from what is left."""
     generator = random.Random(key)
     taken = set(drawn)
@@ -168,11 +194,11 @@ def _refill(
     running, offset = 0.0, generator.random()
     edges = [0]
     for _, share in strata.values():
-        running += share
+        running += float(share)
         edges.append(int(running * num + offset))
     edges[-1] = num
     for name, (start, stop) in zip(strata, itertools.pairwise(edges), strict=True):
-        chosen += rows[name][: max(stop - start, 0)]
-        rows[name] = rows[name][max(stop - start, 0) :]
+        chosen += rows[name][: stop - start]
+        rows[name] = rows[name][stop - start :]
     rest = [p for row in rows.values() for p in row]
     return chosen + rest[: num - len(chosen)]

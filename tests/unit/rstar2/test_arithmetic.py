@@ -3,7 +3,6 @@
 import pytest
 
 from rstar2.arithmetic import (
-    EVALUATION_SHARES,
     Question,
     answer,
     candidate_programs,
@@ -14,12 +13,13 @@ from rstar2.arithmetic import (
 )
 from rstar2.arithmetic_wordings import KNOWN_CLAUSES, OPERATIONS, UNSEEN_CLAUSES
 from rstar2.chat import Message, open_chat
-from rstar2.config import ChatConfig
-from rstar2.problems import is_held_out, problem_id
+from rstar2.config import ChatConfig, EvaluationConfig
+from rstar2.problems import has_prefix, is_held_out, problem_id
 from rstar2.profiles import load_config
 from rstar2.sft_data import make_conversations, run_snippet
 from rstar2.tiny_tokenizer import make_tiny_tokenizer
 
+SHARES = EvaluationConfig().shares
 POOLS = [
     (split, seed, share)
     for split, share in (("train", 0.0417), ("train", 0.4584), ("held-out", 0.35), ("unseen", 0.35))
@@ -105,7 +105,7 @@ def test_generation_is_a_function_of_its_arguments(split, seed, share):
 
 def test_the_hash_of_a_question_decides_its_split():
     train = pool("train", 0, 0.4584) + pool("train", 1, 0.0417)
-    held_out = generate_problems("held-out", 512, EVALUATION_SHARES, 0)
+    held_out = generate_problems("held-out", 512, SHARES, 0)
     assert not any(is_held_out(p.problem_id) for p in train)
     assert all(is_held_out(p.problem_id) for p in held_out)
     assert all(p.problem_id == problem_id(p.question) for p in train + held_out)
@@ -125,7 +125,7 @@ def test_wordings_never_trained_on_share_no_clause_with_the_known_ones():
 
 
 def test_shares_are_counted_exactly_and_named_in_the_source():
-    problems = generate_problems("held-out", 512, EVALUATION_SHARES, 0)
+    problems = generate_problems("held-out", 512, SHARES, 0)
     two_call = [p for p in problems if p.source.startswith("arithmetic/two-call/")]
     one_call = [p for p in problems if p.source.startswith("arithmetic/one-call/")]
     assert (len(two_call), len(one_call)) == (179, 333)
@@ -135,8 +135,30 @@ def test_shares_are_counted_exactly_and_named_in_the_source():
     assert len({p.problem_id for p in problems}) == 512
 
 
+def count_of(prefix, problems):
+    return sum(has_prefix(p.source, prefix) for p in problems)
+
+
+def test_several_shares_are_counted_by_largest_remainder():
+    shares = {f"arithmetic/one-call/{name}": 0.25 for name in ("add", "sub", "mul")}
+    problems = generate_problems("train", 6, shares, 0)
+    assert [count_of(prefix, problems) for prefix in shares] == [2, 2, 1]
+
+
+def test_a_kind_belongs_to_the_longest_prefix_that_names_it():
+    shares = {"arithmetic/one-call": 0.5, "arithmetic/one-call/gcd": 0.1}
+    problems = generate_problems("train", 100, shares, 0)
+    assert count_of("arithmetic/one-call/gcd", problems) == 10
+    assert count_of("arithmetic/one-call", problems) == 60
+
+
+def test_where_every_one_call_kind_has_a_share_two_call_problems_fill_up():
+    problems = generate_problems("train", 100, {"arithmetic/one-call": 0.5}, 0)
+    assert count_of("arithmetic/two-call", problems) == 50
+
+
 def test_unseen_wordings_have_a_source_of_their_own():
-    problems = generate_problems("unseen", 20, EVALUATION_SHARES, 0)
+    problems = generate_problems("unseen", 20, SHARES, 0)
     assert {p.source.split("/")[0] for p in problems} == {"arithmetic-unseen"}
 
 

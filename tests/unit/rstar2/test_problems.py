@@ -143,6 +143,102 @@ def test_shares_of_which_no_problem_exists_are_refused():
         draw(problems(num_one=4, num_two=0), 1, shares={"arithmetic/two-call": 1.0})
 
 
+FOUR_KINDS = ("alpha", "beta", "gamma", "delta")
+
+
+def four_kinds(num=120):
+    """`num` problems of each of four kinds."""
+    return tuple(
+        Problem(problem_id=problem_id(text), question=text, answer="1", source=f"mix/{kind}")
+        for kind in FOUR_KINDS
+        for text in (f"{kind} {i}" for i in range(num))
+    )
+
+
+def kind_counts(drawn):
+    return Counter(problem.source.removeprefix("mix/") for problem in drawn)
+
+
+@pytest.mark.parametrize("num", [3, 5, 8, 24])
+@pytest.mark.parametrize(
+    "shares",
+    [
+        (0.3, 0.3, 0.3),
+        (0.13, 0.17, 0.29),
+        (0.05, 0.07, 0.11),
+        (0.26, 0.34, 0.4),  # nothing left for the rest
+        (0.45, 0.1, 0.05),
+    ],
+)
+def test_several_shares_are_exact_at_every_step_and_over_all_steps(num, shares):
+    pool = four_kinds()
+    expected = dict(zip(FOUR_KINDS, (*shares, 1 - sum(shares)), strict=True))
+    by_prefix = {f"mix/{kind}": share for kind, share in zip(FOUR_KINDS, shares, strict=False)}
+    total = Counter()
+    for step in range(1, 61):
+        drawn = draw(pool, step, num=num, shares=by_prefix)
+        assert len(set(ids(drawn))) == num
+        counts = kind_counts(drawn)
+        total += counts
+        for kind, share in expected.items():
+            assert abs(counts[kind] - share * num) < 1
+            assert abs(total[kind] - share * num * step) < 1.5
+
+
+def test_several_shares_repeat_nothing_within_an_epoch():
+    shares = {"mix/alpha": 0.3, "mix/beta": 0.3, "mix/gamma": 0.3}
+    drawn = [
+        i for step in range(1, 81) for i in ids(draw(four_kinds(), step, num=5, shares=shares))
+    ]
+    assert len(set(drawn)) == len(drawn) == 400
+
+
+def test_equal_shares_by_largest_remainder_start_with_the_longest_prefix():
+    shares = {"mix/alpha": 0.25, "mix/beta": 0.25, "mix/gamma": 0.25}
+    drawn = draw(four_kinds(), 1, num=6, shares=shares)
+    assert kind_counts(drawn) == {"alpha": 2, "gamma": 2, "beta": 1, "delta": 1}
+
+
+def test_a_longer_prefix_takes_its_problems_out_of_the_shorter_ones_share():
+    shares = {"mix": 0.75, "mix/alpha": 0.25}
+    for step in range(1, 9):
+        assert kind_counts(draw(four_kinds(), step, num=8, shares=shares))["alpha"] == 2
+
+
+def test_what_a_small_share_lacks_is_drawn_from_the_others():
+    pool = four_kinds()[:122]  # all of alpha, two of beta
+    for step in range(1, 9):
+        drawn = draw(pool, step, num=8, shares={"mix/beta": 0.5})
+        assert kind_counts(drawn) == {"alpha": 6, "beta": 2}
+        assert len(set(ids(drawn))) == 8
+
+
+def test_a_share_of_zero_is_never_drawn():
+    pool = four_kinds(3)
+    first = draw(pool, 1, num=6, shares={"mix/alpha": 0.0})
+    second = draw(pool, 1, round=1, num=6, drawn=ids(first), shares={"mix/alpha": 0.0})
+    assert kind_counts(first + second) == {"beta": 3, "gamma": 3, "delta": 3}
+
+
+def test_a_refill_with_several_shares_repeats_nothing_and_gives_each_its_part():
+    shares = {"mix/alpha": 0.5, "mix/beta": 0.25, "mix/gamma": 0.125}
+    for step in range(1, 21):
+        first = ids(draw(four_kinds(), step, num=16, shares=shares))
+        second = draw(four_kinds(), step, round=1, num=8, drawn=first, shares=shares)
+        assert kind_counts(second) == {"alpha": 4, "beta": 2, "gamma": 1, "delta": 1}
+        assert not set(ids(second)) & set(first)
+
+
+def test_a_refill_of_exhausted_shares_goes_on_with_what_is_left():
+    pool = four_kinds(4)
+    shares = {"mix/alpha": 0.5, "mix/beta": 0.5}
+    first = ids(draw(pool, 1, num=6, shares=shares))
+    second = ids(draw(pool, 1, round=1, num=6, drawn=first, shares=shares))
+    assert len(second) == 2  # gamma and delta have no share
+    third = draw(pool, 1, round=2, num=6, drawn=first + second, shares=shares)
+    assert third == ()
+
+
 def test_rounds_of_a_step_never_repeat_a_problem():
     pool = problems()
     first = ids(draw(pool, 5))
