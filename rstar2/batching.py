@@ -29,17 +29,11 @@ def rollout_to_sample(rollout: Rollout, *, advantage: float, loss_weight: float)
     The mask is true exactly on sampled tokens, except that a behaviour logprob which is not finite
     clears its own; the logprob is 0.0 where the mask is false.
     """
+    _check_turns(rollout)
     mask = rollout.loss_mask.copy()
     logprobs = np.zeros(len(mask), dtype=np.float32)
-    parts = [turn.completion.logprobs for turn in rollout.turns]
-    num_logprobs = sum(map(len, parts))
-    if num_logprobs != rollout.num_sampled_tokens:
-        raise ValueError(
-            f"rollout {rollout.rollout_id!r}: {num_logprobs} behaviour logprobs for "
-            f"{rollout.num_sampled_tokens} sampled tokens; expected one each from the engine"
-        )
-    if parts:
-        logprobs[mask] = np.concatenate(parts)
+    if rollout.turns:
+        logprobs[mask] = np.concatenate([turn.completion.logprobs for turn in rollout.turns])
     mask &= np.isfinite(logprobs)
     logprobs[~mask] = 0.0
     return Sample(
@@ -110,6 +104,17 @@ def shuffled_batches(
     order.sort(key=lambda index: padded_width(lengths[index]))
     runs = _runs([lengths[index] for index in order], max_padded_tokens)
     return [order[slice(*runs[position])] for position in generator.permutation(len(runs))]
+
+
+def _check_turns(rollout: Rollout) -> None:
+    """Turn by turn: two turns whose errors cancel out would shift every logprob between them."""
+    for number, turn in enumerate(rollout.turns):
+        num_tokens, num_logprobs = len(turn.completion.token_ids), len(turn.completion.logprobs)
+        if num_tokens != num_logprobs:
+            raise ValueError(
+                f"rollout {rollout.rollout_id!r}, turn {number}: {num_logprobs} behaviour logprobs "
+                f"for {num_tokens} sampled tokens; expected one for each from the engine"
+            )
 
 
 def _reward(rollout: Rollout) -> float:

@@ -5,8 +5,8 @@ conversation only ever grows by appending, and what the policy sampled is never 
 
 Three kinds of text are encoded differently. The template is ours: its tags become their ids. Text
 of others (questions, tool output) can spell a tag but never be one: inside it the string of any
-added token is cut and becomes ordinary ids that decode to the same text. Assistant messages of SFT
-data keep the tags of `MESSAGE_TAGS` and nothing else.
+added token is cut and becomes ordinary ids that decode to the same text, in its own Unicode form.
+Assistant messages of SFT data keep the tags of `MESSAGE_TAGS` and nothing else.
 
 Deliberately not here: the loop over turns (`agent_loop`), parsing of calls (`tool_calls`), answers
 (`grading`).
@@ -18,13 +18,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from rstar2.config import ChatConfig
-from rstar2.observation import format_observation as format_observation
+from rstar2.observation import format_observation
 from rstar2.types import Mask, TokenIds, ToolResult, read_only
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ INSTRUCTION_TEXT = (
     "in <answer>\\boxed{...}</answer>: it is read from there automatically.\n\n"
 )
 CUT_MARKER = {"full": "\n[... cut ...]\n", "bare": "..."}
-_PROBE = "2 + 2\nΩ≈√2 你好 🎉"
+_PROBE = "2 + 2\nÉ e\u0301 Ω≈√2 你好 🎉"
+_UNICODE_FORMS = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +103,8 @@ class Chat:
     """`<|im_end|>` first, then the tokenizer's own end of text where it is another id."""
     _tagged: Tokenizer = field(repr=False)
     _plain: Tokenizer = field(repr=False)
-    """The same without its added tokens: cannot produce one."""
+    """The same without its added tokens and Unicode normal form: it cannot produce a tag, and what
+    it encodes decodes to the same text."""
     _added: re.Pattern[str] = field(repr=False)
     """Finds the start of every added token's string, overlapping ones too."""
     _tag_ids: Mapping[str, int] = field(repr=False)
@@ -269,12 +271,14 @@ def open_chat(
     """A chat over a private copy of the tokenizer, so that nothing else can change it under threads.
 
     Raises `ValueError` for a tokenizer without ChatML's tokens, or one whose ids of two texts side
-    by side do not decode to the two texts (a prefix space): appending would change the text.
+    by side do not decode to the two texts (a prefix space, letters made small): appending would
+    change the text.
     """
     tree = json.loads(tokenizer.backend_tokenizer.to_str())
     tree |= {"truncation": None, "padding": None, "post_processor": None}
     tagged = Tokenizer.from_str(json.dumps(tree))
-    plain = Tokenizer.from_str(json.dumps(tree | {"added_tokens": []}))
+    exact = _without_unicode_forms(tree["normalizer"])
+    plain = Tokenizer.from_str(json.dumps(tree | {"added_tokens": [], "normalizer": exact}))
     added = {token["content"]: int(token["id"]) for token in tree["added_tokens"]}
     for text in (IM_START, IM_END):
         if text not in added:
@@ -298,13 +302,23 @@ def open_chat(
     )
 
 
+def _without_unicode_forms(normalizer: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A tokenizer's normaliser without its Unicode forms (Qwen's has NFC): they change text."""
+    if normalizer is None or normalizer["type"] in _UNICODE_FORMS:
+        return None
+    if normalizer["type"] != "Sequence":
+        return normalizer
+    kept = [part for each in normalizer["normalizers"] if (part := _without_unicode_forms(each))]
+    return {**normalizer, "normalizers": kept}
+
+
 def _check_appends(tagged: Tokenizer, plain: Tokenizer) -> None:
     ids = plain.encode(_PROBE, add_special_tokens=False).ids
     seen = tagged.decode(ids + ids, skip_special_tokens=False)
     if seen != _PROBE + _PROBE:
         raise ValueError(
             f"the tokenizer turns {_PROBE!r} twice into {seen!r}: expected the same text; use a "
-            "byte-level tokenizer without a prefix space (add_prefix_space=False)"
+            "byte-level tokenizer without a prefix space (add_prefix_space=False) that changes no letter"
         )
 
 

@@ -32,7 +32,7 @@ def format_observation(result: ToolResult, *, style: Literal["full", "bare"] = "
         return _lines(result.stdout, result.value) or NO_OUTPUT
     if result.status is ToolStatus.ERROR:
         message = result.stderr.rstrip() or result.detail or "Error."
-        return _lines(result.stdout, message.splitlines()[-1] if style == "bare" else message)
+        return _lines(result.stdout, message.rpartition("\n")[2] if style == "bare" else message)
     sentence = SENTENCES[result.status]
     return sentence if style == "bare" or not result.detail else f"{sentence} {result.detail}"
 

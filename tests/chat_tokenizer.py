@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ("<|im_start|>", "<|im_end|>")
@@ -12,8 +20,15 @@ TAGS = (
 )
 
 
-def make_tokenizer(*, extra_tokens: tuple[str, ...] = (), add_prefix_space: bool = False):
+def make_tokenizer(
+    *,
+    extra_tokens: tuple[str, ...] = (),
+    add_prefix_space: bool = False,
+    normalizer: normalizers.Normalizer | None = None,
+):
     backend = Tokenizer(models.BPE())
+    if normalizer is not None:
+        backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from chat_tokenizer import SPECIAL, TAGS, make_tokenizer
+from tokenizers import normalizers
 
 from rstar2.agent_loop import Limits, run_rollout
 from rstar2.chat import PYTHON_TOOL, Message, ToolSchema, open_chat
@@ -183,6 +184,32 @@ def test_t14_unicode_output_comes_back_byte_for_byte():
     text = "Ω≈√2 你好 🎉"
     ids, _ = FULL.render_observation([ToolResult(status=ToolStatus.OK, stdout=text)])
     assert f"<tool_response>\n{text}\n</tool_response>" in FULL.decode(ids)
+
+
+UNICODE_FORMS = [
+    normalizers.NFC(),
+    normalizers.NFKC(),
+    normalizers.NFD(),
+    normalizers.Sequence([normalizers.NFC(), normalizers.Sequence([normalizers.NFKD()])]),
+]
+"""Qwen's own tokenizer has the first: it would compose what the text of others leaves apart."""
+DECOMPOSED = "e\u0301 \u1100\u1161 \u0915\u093c \u212b ﬁ ² é"
+
+
+@pytest.mark.parametrize("normalizer", UNICODE_FORMS)
+@pytest.mark.parametrize("style", ["bare", "full"])
+def test_t14_text_of_others_keeps_its_unicode_form(normalizer, style):
+    config = ChatConfig(style=style, prefill_reason=False)
+    chat = open_chat(make_tokenizer(normalizer=normalizer), config, [PYTHON_TOOL])
+    observation, _ = chat.render_observation([ToolResult(status=ToolStatus.OK, stdout=DECOMPOSED)])
+    talk = [
+        Message(role="user", content=DECOMPOSED),
+        Message(role="assistant", content=f"<answer>{DECOMPOSED}</answer>"),
+    ]
+    ids, mask = chat.render_conversation(talk)
+    assert DECOMPOSED in chat.decode(observation)
+    assert DECOMPOSED in chat.decode(chat.render_prompt(DECOMPOSED))
+    assert chat.decode(ids[mask]) == f"<answer>{DECOMPOSED}</answer><|im_end|>"
 
 
 async def test_t6_call_cut_by_the_limit_is_a_truncation_and_not_an_answer():

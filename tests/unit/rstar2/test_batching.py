@@ -39,9 +39,24 @@ def test_a_logprob_that_is_not_finite_clears_its_mask(bad: float) -> None:
     assert sample.behaviour_logprobs.tolist() == [0.0, 0.0, -0.5]
 
 
-def test_logprobs_that_do_not_match_the_tokens_are_refused() -> None:
-    rollout = make_rollout("r7", turns=[make_turn([5, 6], logprobs=[-0.5])])
-    with pytest.raises(ValueError, match="'r7': 1 behaviour logprobs for 2 sampled tokens"):
+@pytest.mark.parametrize(
+    ("num_logprobs", "turn", "seen"),
+    [
+        ((1, 1), 0, r"1 behaviour logprobs for 2 sampled tokens"),
+        ((3, 0), 0, r"3 behaviour logprobs for 2 sampled tokens"),
+        ((1, 2), 0, r"1 behaviour logprobs for 2 sampled tokens"),
+        ((2, 0), 1, r"0 behaviour logprobs for 1 sampled tokens"),
+    ],
+)
+def test_logprobs_that_do_not_match_the_tokens_of_a_turn_are_refused(
+    num_logprobs: tuple[int, int], turn: int, seen: str
+) -> None:
+    """Also where the sums over the turns agree."""
+    first, second = ([-0.5] * num for num in num_logprobs)
+    rollout = make_rollout(
+        "r7", turns=[make_turn([5, 6], logprobs=first), make_turn([7], logprobs=second)]
+    )
+    with pytest.raises(ValueError, match=f"'r7', turn {turn}: {seen}"):
         rollout_to_sample(rollout, advantage=1.0, loss_weight=1.0)
 
 

@@ -5,6 +5,7 @@ import pytest
 from chat_tokenizer import SPECIAL, TAGS, make_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from rstar2.chat import PYTHON_TOOL, Message, open_chat
 from rstar2.config import ChatConfig
@@ -219,3 +220,9 @@ def test_tokenizer_without_chat_tokens_is_refused():
 def test_tokenizer_with_a_prefix_space_is_refused():
     with pytest.raises(ValueError, match="prefix space"):
         open_chat(make_tokenizer(add_prefix_space=True), ChatConfig(), [])
+
+
+def test_tokenizer_that_changes_letters_is_refused():
+    tokenizer = make_tokenizer(normalizer=normalizers.Lowercase())
+    with pytest.raises(ValueError, match="expected the same text"):
+        open_chat(tokenizer, ChatConfig(), [])

@@ -38,6 +38,12 @@ def test_bare_error_is_its_last_line():
     assert format_observation(result, style="bare") == "ZeroDivisionError: by 0"
 
 
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\r"])
+def test_bare_error_is_the_last_line_as_python_ends_lines(inside):
+    result = ToolResult(status=ToolStatus.ERROR, stderr=f"Traceback\nValueError: a{inside}b\n")
+    assert format_observation(result, style="bare") == f"ValueError: a{inside}b"
+
+
 def test_error_without_a_traceback_shows_its_detail():
     result = ToolResult(status=ToolStatus.ERROR, detail="Killed by signal 11.")
     assert format_observation(result) == "Killed by signal 11."
