@@ -4,7 +4,8 @@ Reads strings, returns values; no sympy, no evaluation, linear time. Policies, a
 answer and to the policy's alike:
 
 - Numbers are exact: 0.5 is 1/2 and 0.\\overline{3} is 1/3, but 0.333333 is not. Thousands may be
-  grouped by commas or spaces. Ordinals (`5^{th}`) are not numbers.
+  grouped by spaces, or by commas with exactly three digits and no space behind each: `1,000` is a
+  number, `1, 000`, `1,00` and the pair `(100,200)` are not. Ordinals (`5^{th}`) are not numbers.
 - A unit, a currency sign or the base of a numeral (`27_8`) is dropped where one side has none; two
   different units are different, and no unit is converted.
 - A percent sign is a unit or a factor 1/100, whichever fits, where one side has none: 50% is 50
@@ -43,6 +44,8 @@ _SPACING = re.compile(r"(\\\\)|\\[,;: ]|~|\\(?:quad|qquad|thinspace|medspace|ens
 _DROPPED = re.compile(
     r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])|\\[()\[\]!$]|\$"
 )
+_GROUPING = re.compile(r"(?<=\d)(?:\{,\}|,\\!)(?=\d{3}(?!\d))")
+"""LaTeX's ways to set a comma that groups thousands and parts no list."""
 _TEXT = re.compile(
     r"\\(?:text(?:bf|rm|it|sf|tt|normal)?|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*"
     r"\{([^{}]*)\}"
@@ -89,7 +92,7 @@ def clean(text: str) -> str:
     """One spelling for what LaTeX and Unicode spell in several ways; text commands are kept."""
     text = text.translate(_CHARACTERS)
     text = _SPACING.sub(lambda match: match.group(1) or " ", text)
-    text = _DROPPED.sub("", text).replace("{,}", ",").replace(r"\%", "%")
+    text = _DROPPED.sub("", _GROUPING.sub("", text)).replace("{,}", ",").replace(r"\%", "%")
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
     text = re.sub(r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}", text)
     text = _REPEATING.sub(_repeating_decimal, text)
@@ -102,10 +105,10 @@ def clean(text: str) -> str:
 
 
 def flatten(cleaned: str) -> str:
-    """A cleaned text without text commands, with spaces only where they separate two words."""
-    text = _TEXT.sub(_unwrap_text, cleaned)
-    text = re.sub(r"(?<![0-9A-Za-z.]) +| +(?![0-9A-Za-z.\\])", "", text)
-    text = re.sub(r" {2,}", " ", text)
+    """A cleaned text without text commands, with spaces only where they separate two words, or two
+    numbers that would become one (`100, 200`)."""
+    text = re.sub(r" {2,}", " ", _TEXT.sub(_unwrap_text, cleaned))
+    text = re.sub(r"(?<![0-9A-Za-z.]) (?!(?<=\d, )\d{3}(?!\d))| (?![0-9A-Za-z.\\])", "", text)
     return text.removesuffix(".").strip()
 
 

@@ -27,6 +27,9 @@ _LATEX = math_verify.LatexExtractionConfig(
         basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all"
     ),
 )
+_THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
+_AND = re.compile(r"\\text[a-z]* ?\{ ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|;")
+_INNERMOST = re.compile(r"[(\[{][^()\[\]{}]*[)\]}]")
 _UNFINISHED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 
 
@@ -40,6 +43,16 @@ def parse(text: str) -> Tree | None:
         parsing_timeout=0,
     )
     return found[0] if found and isinstance(found[0], sympy.Basic | sympy.MatrixBase) else None
+
+
+def num_repeats(text: str, value: Tree) -> int:
+    """Elements that a list names again: `12, 12` is not 12. A set in braces may repeat itself."""
+    if not isinstance(value, sympy.FiniteSet) or r"\{" in text:
+        return 0
+    text, num_found = _AND.sub(",", _to_latex(text)), 1
+    while num_found:
+        text, num_found = _INNERMOST.subn("", text)
+    return max(0, len(re.findall(r",[, ]*", text)) + 1 - len(value))
 
 
 def is_too_large(value: Tree) -> bool:
@@ -90,7 +103,10 @@ def is_too_large_text(text: str) -> bool:
 
 
 def _to_latex(text: str) -> str:
-    """Plain-text spellings (sqrt(2), pi, 2**3, a*b) as LaTeX, and decimals as exact fractions."""
+    """Plain-text spellings (sqrt(2), pi, 2**3, a*b) as LaTeX, decimals as exact fractions, and
+    thousands without their commas, but for those inside brackets: they part a pair."""
+    if re.search(r"[(\[]|\\\{", text) is None:
+        text = _THOUSANDS.sub(lambda match: match.group().replace(",", ""), text)
     text = text.replace("**", "^").replace("*", r"\cdot ")
     text = re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi ", text)
     text = re.sub(r"(?<![\\A-Za-z])sqrt(?![A-Za-z])", r"\\sqrt", text)

@@ -85,6 +85,10 @@ def _grade_expressions(gold: str, answer: str) -> Verdict:
         return _incorrect("the answer cannot be read as mathematics")
     if expressions.is_too_large(answer_tree):
         return _incorrect("the answer is too large to evaluate")
+    gold_repeats = expressions.num_repeats(gold, gold_tree)
+    repeats = expressions.num_repeats(answer, answer_tree)
+    if repeats != gold_repeats:
+        return _incorrect(f"the list repeats {repeats} of its elements, expected {gold_repeats}")
     if expressions.is_unfinished(answer_tree) and not expressions.is_unfinished(gold_tree):
         return _incorrect("the answer is not worked out")
     try:
