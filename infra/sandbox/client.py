@@ -1,9 +1,11 @@
 """The sandbox as the rest of the house sees it: run code, grade answers, whatever dies.
 
-Reads and writes the daemon's socket; starts the daemon where none answers. A lost daemon is started
-again and every unanswered call sent again under its `call_id`: a call has no side effects, so it may
-run twice, and its caller gets one result. Belongs to the event loop that opened it. Never judges an
-answer or a snippet itself, and loads neither torch nor prefect.
+Reads and writes the daemon's socket; starts the daemon where none answers. A lost daemon (dead, or
+there and silent) is started again and every unanswered call sent again under its `call_id`: a call
+has no side effects, so it may run twice, and its caller gets one result. One that stays away is given
+up after a bounded wait; from then on calls are `unavailable` at once, until `check` finds one again.
+Belongs to the event loop that opened it. Never judges an answer or a snippet itself, and loads
+neither torch nor prefect.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.health import CHECK_SECONDS, ResourceHealth, not_ready
 from infra.sandbox import protocol, resident, verifier
 from infra.sandbox.protocol import SandboxResult, SandboxStatus
+from infra.sandbox.tool_results import to_tool_result
 from rstar2.types import ToolCall, ToolResult, ToolStatus, Verdict
 
 if TYPE_CHECKING:
@@ -28,31 +32,30 @@ if TYPE_CHECKING:
 
 MAX_SENDS = 3
 """How often a call that was not judged is sent before it is `unavailable`."""
-MAX_RECONNECTS = 5
-"""How often a daemon is looked for or started before the waiting calls are given up."""
+LOST_SECONDS = 30.0
+"""How long a daemon is looked for or started before the waiting calls are given up."""
+MAX_PAUSE_SECONDS = 3.0
+"""Between two such attempts; the first pauses are shorter."""
+ASK_AFTER_SECONDS = 3
+"""A daemon that has said nothing for so long, while calls wait, is asked for a sign of life."""
+SILENT_SECONDS = 10
+"""One that then still says nothing is given up as hung. It answers from its one loop, at once."""
 MAX_LOSSES = 8
 """How many daemons a call may be lost with: one that kills them all is not sent for ever."""
+NAME = "sandbox"
 TOOL_NAME = "python"
-
-_TOOL_STATUS = {
-    SandboxStatus.OK: ToolStatus.OK,
-    SandboxStatus.ERROR: ToolStatus.ERROR,
-    SandboxStatus.SIGNAL: ToolStatus.ERROR,
-    SandboxStatus.OOM: ToolStatus.ERROR,
-    SandboxStatus.OUTPUT_LIMIT: ToolStatus.ERROR,
-    SandboxStatus.TIMEOUT_CPU: ToolStatus.TIMEOUT,
-    SandboxStatus.TIMEOUT_WALL: ToolStatus.TIMEOUT,
-    SandboxStatus.QUEUE_TIMEOUT: ToolStatus.UNAVAILABLE,
-    SandboxStatus.INFRA_ERROR: ToolStatus.UNAVAILABLE,
-}
+CANARY_CODE = "print(1 + 1)"
+CANARY_OUTPUT = "2\n"
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
     """An unanswered request."""
 
+    request: protocol.Request
     frame: bytes
     reply: asyncio.Future[dict[str, object]]
+    is_sent: bool = False
     num_losses: int = 0
 
 
@@ -62,18 +65,13 @@ async def open_sandbox(
 ) -> AsyncIterator[Sandbox]:
     """A sandbox whose daemon lives in `state_dir`: found, or started and left for the next user.
 
-    A daemon of other code or settings is replaced; with `replace=False` it is used as it is.
+    A daemon of other code or settings is replaced; with `replace=False` it is used as it is. One
+    that `config.address` names is somebody else's: used as it is, never started or ended.
     Raises `SandboxError` where no daemon can be had, or none as isolated as `min_rung` asks.
     """
     if config.address != "auto":
-        folder = Path(config.address.removeprefix("unix://"))
-        if not config.address.startswith("unix:///") or folder.name != resident.FOLDER:
-            raise resident.SandboxError(
-                f"sandbox.address = {config.address!r}: expected auto, or unix:// and the path of "
-                f"a daemon's folder, which ends in /{resident.FOLDER}"
-            )
-        state_dir = folder.parent
-    health = await asyncio.to_thread(resident.ensure_daemon, state_dir, config, replace=replace)
+        state_dir = resident.folder_of_address(config.address).parent
+    health = await asyncio.to_thread(resident.reach_daemon, state_dir, config, replace=replace)
     sandbox = Sandbox(config, state_dir, rung=str(health["rung"]))
     await sandbox.connect()
     try:
@@ -92,6 +90,15 @@ class Sandbox:
         self._state_dir = state_dir
         self._writer: asyncio.StreamWriter | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._silence = 0
+        """Seconds for which calls have waited and the daemon has said nothing."""
+        self.num_restarts = 0
+        """How often a lost daemon was found or started again."""
+        self.num_calls_redone = 0
+        """Calls that were run again, since daemon or interpreter was lost with them."""
+        self.gone = ""
+        """Why no daemon can be had; empty while there is one, or it is being looked for."""
         self._pending: dict[str, _Pending] = {}
         self._counter = count(1)
 
@@ -108,7 +115,7 @@ class Sandbox:
         result = await self.run(
             code, stdin=stdin if isinstance(stdin, str) else "", call_id=call_id
         )
-        return _to_tool_result(result, self._config, time.monotonic() - started)
+        return to_tool_result(result, self._config, time.monotonic() - started)
 
     async def run(
         self,
@@ -147,6 +154,22 @@ class Sandbox:
         """
         return await verifier.grade_pairs(pairs, self._check_batch)
 
+    async def check(self) -> ResourceHealth:
+        """Runs a call for real; where the daemon had been given up, looks for one once more."""
+        self.gone = ""
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                result = await self.run(CANARY_CODE, call_id=self._new_id("canary"))
+                if result.stdout != CANARY_OUTPUT:
+                    return self._not_ready(f"a call ended {result.status}: {result.stderr.strip()}")
+                num_slots = (await self.health())["num_slots"]
+        except TimeoutError:
+            return self._not_ready(f"a call had no answer within {CHECK_SECONDS:g} s")
+        except resident.SandboxError as error:
+            return self._not_ready(str(error))
+        seen = f"rung {self.rung}, {num_slots} calls at once, the trial call ended ok"
+        return ResourceHealth(name=NAME, is_ready=True, capacity=int(str(num_slots)), seen=seen)
+
     async def health(self) -> dict[str, object]:
         """The daemon's own account: rung, slots, queue, interpreters, counts, CPU seconds."""
         request = protocol.ControlRequest(kind="health", call_id=self._new_id("health"))
@@ -166,12 +189,14 @@ class Sandbox:
                 raise resident.SandboxError("no sandbox daemon stays up; see its log") from None
             reader = found
         self._listening = asyncio.create_task(self._listen(reader))
+        self._watching = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
         """Disconnects: the daemon ends what is still running for this client."""
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        for task in (self._listening, self._watching):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._writer is not None:
             self._writer.close()
         for pending in self._pending.values():
@@ -193,11 +218,12 @@ class Sandbox:
         return f"{kind}/{os.getpid()}/{next(self._counter)}"
 
     async def _judge(self, request: protocol.RunRequest | protocol.VerifyRequest) -> SandboxResult:
-        """Sends until the call was judged, or `MAX_SENDS` is reached."""
+        """Sends until the call was judged, `MAX_SENDS` is reached, or there is nobody to send to."""
         for attempt in range(1, MAX_SENDS):
             result = protocol.parse_result(await self._send(request))
-            if result.status not in protocol.RETRYABLE:
+            if result.status not in protocol.RETRYABLE or self.gone:
                 return result
+            self.num_calls_redone += 1
             await asyncio.sleep(0.2 * attempt)
         return protocol.parse_result(await self._send(request))
 
@@ -207,11 +233,14 @@ class Sandbox:
         if call_id in self._pending:
             raise ValueError(f"call {call_id!r} is already running: call ids name one call each")
         frame = protocol.encode_request(request)
-        pending = _Pending(frame, asyncio.get_running_loop().create_future())
+        pending = _Pending(request, frame, asyncio.get_running_loop().create_future())
         self._pending[call_id] = pending
         try:
             if self._writer is not None:
                 self._writer.write(frame)
+                pending.is_sent = True
+            elif self.gone:
+                self._give_up(call_id, self.gone)
             elif self._listening is None or self._listening.done():  # it was given up before
                 self._listening = asyncio.create_task(self._listen(None))
             return await pending.reply
@@ -234,33 +263,66 @@ class Sandbox:
     async def _listen(self, reader: asyncio.StreamReader | None) -> None:
         """Hands replies out; when the daemon is lost, finds or starts one and sends again."""
         while True:
-            while reader is not None and (message := await protocol.read_message(reader)):
-                self._hand_out(message)
+            if reader is not None:
+                await self._receive(reader)
             self._writer = None
             reader = await self._reconnect()
             if reader is None:
                 return
+            self.num_restarts += 1
+
+    async def _receive(self, reader: asyncio.StreamReader) -> None:
+        """Until the daemon is lost, or says what is no message."""
+        with contextlib.suppress(protocol.ProtocolError):
+            while message := await protocol.read_message(reader):
+                self._silence = 0
+                self._hand_out(message)
+
+    async def _watch(self) -> None:
+        """Gives up a daemon that is there and silent, such as one that was stopped.
+
+        Silence is counted in seconds of this loop: while it does other work nobody could be heard.
+        """
+        while True:
+            await asyncio.sleep(1.0)
+            writer = self._writer
+            self._silence = self._silence + 1 if self._pending and writer is not None else 0
+            if writer is None:
+                continue
+            if self._silence == ASK_AFTER_SECONDS:
+                request = protocol.ControlRequest(kind="health", call_id=self._new_id("watch"))
+                writer.write(protocol.encode_request(request))
+            elif self._silence > SILENT_SECONDS:
+                writer.transport.abort()  # `_listen` then looks for a daemon, and ends a hung one
+                self._silence = 0
 
     def _hand_out(self, message: dict[str, object]) -> None:
+        if "redone" in message:
+            self.num_calls_redone += 1
+            return
         pending = self._pending.get(str(message.get("call_id")))
         if pending is not None and not pending.reply.done():
             pending.reply.set_result(message)
 
     async def _reconnect(self) -> asyncio.StreamReader | None:
         """A connection on which everything unanswered has been sent again, or None."""
-        problem = ""
-        for attempt in range(MAX_RECONNECTS):
-            await asyncio.sleep(0.1 * attempt)
+        deadline, pause = time.monotonic() + LOST_SECONDS, 0.1
+        while True:
             try:
                 await asyncio.to_thread(
-                    resident.ensure_daemon, self._state_dir, self._config, replace=False
+                    resident.reach_daemon, self._state_dir, self._config, replace=False
                 )
                 reader = await self._open()
             except (OSError, resident.SandboxError) as error:
                 problem = str(error)
-                continue
-            self._send_again()
-            return reader
+            else:
+                self._send_again()
+                return reader
+            if time.monotonic() + pause > deadline:
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+        self.gone = problem
         for call_id in self._pending:
             self._give_up(call_id, problem)
         return None
@@ -268,46 +330,21 @@ class Sandbox:
     def _send_again(self) -> None:
         assert self._writer is not None
         for call_id, pending in self._pending.items():
-            pending.num_losses += 1
+            if pending.is_sent:
+                pending.num_losses += 1
+                is_call = not isinstance(pending.request, protocol.ControlRequest)
+                self.num_calls_redone += is_call
             if pending.num_losses > MAX_LOSSES:
                 self._give_up(call_id, f"{MAX_LOSSES} daemons died while it ran")
             else:
                 self._writer.write(pending.frame)
+                pending.is_sent = True
 
     def _give_up(self, call_id: str, problem: str) -> None:
-        """Tells a caller that no daemon answered; a later call looks for one anew."""
+        """Tells a caller that no daemon answered."""
         stderr = f"the sandbox is gone: {problem}"
         status = SandboxStatus.INFRA_ERROR
         self._hand_out({"call_id": call_id, "status": status, "stderr": stderr, "rc": -1})
 
-
-def _to_tool_result(result: SandboxResult, config: SandboxConfig, seconds: float) -> ToolResult:
-    """The policy's view. What a stopped program had printed is left out: how far it came depends
-    on the machine, and the same call must always read the same."""
-    status = _TOOL_STATUS[result.status]
-    is_timeout = status is ToolStatus.TIMEOUT
-    is_stopped = is_timeout or result.status in (SandboxStatus.OUTPUT_LIMIT, SandboxStatus.OOM)
-    return ToolResult(
-        status=status,
-        stdout="" if is_timeout or result.status is SandboxStatus.OOM else result.stdout,
-        stderr="" if is_stopped else result.stderr,
-        value="" if is_stopped else result.value,
-        detail=_detail(result, config),
-        seconds=seconds,
-        is_truncated=result.truncated,
-    )
-
-
-def _detail(result: SandboxResult, config: SandboxConfig) -> str:
-    """One fixed sentence per status: for both timeouts, since a busy machine may swap them."""
-    stopped_late = f"Stopped: it did not end within {config.cpu_seconds:g} s of computing."
-    sentences = {
-        SandboxStatus.TIMEOUT_CPU: stopped_late,
-        SandboxStatus.TIMEOUT_WALL: stopped_late,
-        SandboxStatus.OOM: f"Stopped: it used more than {config.memory_mib} MiB of memory.",
-        SandboxStatus.OUTPUT_LIMIT: "Stopped: it printed too much.",
-        SandboxStatus.SIGNAL: f"The interpreter crashed (signal {-result.rc}).",
-        SandboxStatus.INFRA_ERROR: f"The sandbox could not run it: {result.stderr}",
-        SandboxStatus.QUEUE_TIMEOUT: "The sandbox could not run it: it waited too long.",
-    }
-    return sentences.get(result.status, "")
+    def _not_ready(self, seen: str) -> ResourceHealth:
+        return not_ready(NAME, seen, resident.remedy(self._state_dir, self._config))

@@ -202,6 +202,8 @@ class Node:
                 continue
             if call.num_attempts < MAX_ATTEMPTS and not self.stopping.is_set():
                 call.client.queue.appendleft(call)
+                notice = {"call_id": "", "redone": call.request.call_id}
+                call.client.writer.write(protocol.encode(notice))
             else:
                 self.give_back(call, SandboxStatus.INFRA_ERROR, reason)
         self.dispatch()

@@ -57,7 +57,14 @@ def stop_daemon(state_dir: Path) -> bool:
     if not folder.is_dir():
         return False
     with _lock(folder):
-        return _stop(folder)
+        return _stop(folder, answers=True)
+
+
+def reach_daemon(state_dir: Path, config: SandboxConfig, *, replace: bool) -> Mapping[str, object]:
+    """Health of the daemon to connect to: our own, made where there is none, or the named one."""
+    if config.address == "auto":
+        return ensure_daemon(state_dir, config, replace=replace)
+    return find_daemon(state_dir, config)
 
 
 def ensure_daemon(state_dir: Path, config: SandboxConfig, *, replace: bool) -> Mapping[str, object]:
@@ -68,13 +75,53 @@ def ensure_daemon(state_dir: Path, config: SandboxConfig, *, replace: bool) -> M
     settings do not replace each other's for ever. Raises `SandboxError`.
     """
     folder = sandbox_folder(state_dir)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with _lock(folder):
-        health = _ask(folder, "health")
-        if health is not None and (not replace or health["version"] == version_of(config)):
-            return _check(health, config)
-        _stop(folder)
-        return _check(_start(folder, config), config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _lock(folder):
+            health = _ask(folder, "health")
+            if health is not None and (not replace or health["version"] == version_of(config)):
+                return _check(health, config)
+            _stop(folder, answers=health is not None)
+            return _check(_start(folder, config), config)
+    except OSError as error:
+        raise SandboxError(
+            f"the sandbox daemon cannot live in {folder}: {error}; expected a folder that can be "
+            "written: set RSTAR2_STATE_FOLDER"
+        ) from error
+
+
+def find_daemon(state_dir: Path, config: SandboxConfig) -> Mapping[str, object]:
+    """Health of a daemon that serves `state_dir` already. Starts and ends none.
+
+    Raises `SandboxError`.
+    """
+    folder = sandbox_folder(state_dir)
+    health = _ask(folder, "health")
+    if health is None:
+        is_there = folder.is_dir() and _is_owned(folder)
+        seen = "the sandbox daemon does not answer" if is_there else "no sandbox daemon runs"
+        raise SandboxError(f"{seen} at unix://{folder}; {remedy(state_dir, config)}")
+    return _check(health, config)
+
+
+def folder_of_address(address: str) -> Path:
+    """The daemon's folder that `sandbox.address` names. Raises `SandboxError`."""
+    folder = Path(address.removeprefix("unix://"))
+    if not address.startswith("unix:///") or folder.name != FOLDER:
+        raise SandboxError(
+            f"sandbox.address = {address!r}: expected auto, or unix:// and the path of a daemon's "
+            f"folder, which ends in /{FOLDER}"
+        )
+    return folder
+
+
+def remedy(state_dir: Path, config: SandboxConfig) -> str:
+    """What a person does about a daemon of `state_dir` that cannot be used."""
+    if config.address != "auto":
+        command = f"rstar2 sandbox serve --state-folder {state_dir}"
+        return f"start it there ({command}), or set sandbox.address = auto"
+    log = sandbox_folder(state_dir) / "daemon.log"
+    return f"see {log}, end what hangs with `rstar2 down`, then start the same run again"
 
 
 def version_of(config: SandboxConfig) -> str:
@@ -103,10 +150,24 @@ def open_socket(folder: Path) -> Iterator[str]:
 def _lock(folder: Path) -> Iterator[None]:
     fd = os.open(folder / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _wait_for_lock(fd, folder)
         yield
     finally:
         os.close(fd)
+
+
+def _wait_for_lock(fd: int, folder: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS + STOP_SECONDS
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise SandboxError(
+                    f"another process has been starting the sandbox daemon of {folder} for over "
+                    f"{START_SECONDS:g} s; end it (`fuser {folder}/start.lock` names it)"
+                ) from None
+            time.sleep(0.02)
 
 
 def _check(health: Mapping[str, object], config: SandboxConfig) -> Mapping[str, object]:
@@ -155,12 +216,13 @@ def _first_line(process: subprocess.Popen[bytes]) -> dict:
     return json.loads(text)  # type: ignore[no-any-return]
 
 
-def _stop(folder: Path) -> bool:
+def _stop(folder: Path, *, answers: bool) -> bool:
+    """Asks the daemon to end, kills it where it does not. `answers`: it was not found hung."""
     pid = _peer(folder)
     if pid is None:
         return False
-    answered = _ask(folder, "stop") is not None
-    deadline = time.monotonic() + (STOP_SECONDS if answered else 0.0)
+    is_ending = answers and _ask(folder, "stop") is not None
+    deadline = time.monotonic() + (STOP_SECONDS if is_ending else 0.0)
     while _is_owned(folder):
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
