@@ -65,7 +65,8 @@ class SandboxConfig(Section):
     """Limits of one tool call, and of the node that runs it."""
 
     address: str = "auto"
-    """`auto`: the local daemon is found, or started and left running. Else `unix:///path`."""
+    """`auto`: the local daemon is found, or started and left running. Else `unix:///path` of a
+    daemon that is somebody else's: used as it is, waited for, never started or ended."""
     num_slots: Count = 2
     """Calls that run at once on the node."""
     cpu_seconds: Seconds = 4.0
