@@ -1,10 +1,10 @@
 """Runs one snippet inside the forked child, as a notebook cell would: the code of pid 1 of a call.
 
-Reads standard input, writes descriptors 1 and 2 and the value's descriptor; ends the process and
-never returns. The exit status and the descriptors are the whole result: nothing that the snippet
-prints can forge one. Everything needed is bound at import, in the zygote, because the snippet may
-replace `builtins`, `sys.stdout` or `traceback`. Nothing is executed twice: the source is parsed
-once, and the last expression is evaluated where it stands.
+Reads standard input, writes descriptors 1 and 2 and the value's memory; ends the process and never
+returns. The exit status and these are the whole result: nothing that the snippet prints or writes
+to a descriptor can forge one. Everything needed is bound at import, in the zygote, because the
+snippet may replace `builtins`, `sys.stdout` or `traceback`. Nothing is executed twice: the source
+is parsed once, and the last expression is evaluated where it stands.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import types
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from infra.sandbox import memory_files
+
 FILENAME = "<snippet>"
 GRACE_SECONDS = 0.1
 """How long children that the snippet left running may finish before they are killed."""
-VALUE_BYTES = 65_536
 LINE_CHARACTERS = 2_000
 """Longest line of a traceback."""
 NOTEBOOK_HINT = (
@@ -38,28 +39,26 @@ _FUTURE_FLAGS = 0x1FF0000
 _COROUTINE = 0x80
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _exit = os._exit
-_write = os.write
+_write_value = memory_files.write_value
 _getpid = os.getpid
 _waitpid = os.waitpid
 _sleep = time.sleep
 _clock = time.monotonic
-_repr, _len, _bytes, _str, _type, _isinstance = repr, len, bytes, str, type, isinstance
+_repr, _len, _str, _int, _type, _isinstance, _any = repr, len, str, int, type, isinstance, any
 _compile, _exec, _eval = compile, exec, eval
 _format_exception = traceback.format_exception
 _join_threads = threading._shutdown  # type: ignore[attr-defined]
 _run_exit_functions = atexit._run_exitfuncs
 _stdout, _stderr = sys.stdout, sys.stderr
-_BaseException, _SystemExit, _OSError = BaseException, SystemExit, OSError
+_BaseException, _SystemExit, _SyntaxError = BaseException, SystemExit, SyntaxError
+_OSError, _ValueError, _ChildProcessError = OSError, ValueError, ChildProcessError
 
 
-def run_snippet(code: str, value_fd: int, seed: int) -> NoReturn:
+def run_snippet(code: str, memory: memoryview, seed: int) -> NoReturn:
     """Runs `code` and ends the process: 0, the status it exits with, or 1 after a traceback."""
     main_pid = _getpid()
     try:
-        status = _run(code, value_fd, seed)
-        if _getpid() != main_pid:
-            value_fd = -1
-        status = _finish(status)
+        status = _finish(_run(code, memory, seed))
     except _BaseException:
         status = 1
     if _getpid() == main_pid:
@@ -67,7 +66,7 @@ def run_snippet(code: str, value_fd: int, seed: int) -> NoReturn:
     _exit(status)
 
 
-def _run(code: str, value_fd: int, seed: int) -> int:
+def _run(code: str, memory: memoryview, seed: int) -> int:
     main_pid = _getpid()
     _seed(seed)
     namespace = _new_main()
@@ -76,8 +75,8 @@ def _run(code: str, value_fd: int, seed: int) -> int:
     linecache.cache[FILENAME] = (_len(code), None, lines, FILENAME)
     try:
         value = _evaluate(code, namespace)
-        if value is not None and value_fd >= 0 and _getpid() == main_pid:
-            _show(value, value_fd)
+        if value is not None and _getpid() == main_pid:
+            _write_value(memory, _repr(value).encode("utf-8", "backslashreplace"))
     except _SystemExit as stop:
         return _exit_status(stop)
     except _BaseException as error:
@@ -142,19 +141,12 @@ def _evaluate_awaiting(
     return asyncio.run(run())
 
 
-def _show(value: object, value_fd: int) -> None:
-    text = _repr(value)
-    data = text.encode("utf-8", "backslashreplace")
-    for start in range(0, min(_len(data), VALUE_BYTES + 1), 4096):
-        _write(value_fd, data[start : min(start + 4096, VALUE_BYTES + 1)])
-
-
 def _exit_status(stop: SystemExit) -> int:
     code: Any = stop.code
     if code is None:
         return 0
-    if _isinstance(code, int):
-        return int(code) & 0xFF
+    if _isinstance(code, _int):
+        return _int(code) & 0xFF
     _stderr.write(_str(code) + "\n")
     return 1
 
@@ -167,7 +159,7 @@ def _report(error: BaseException, lines: list[str]) -> None:
         text = _shorten("".join(_without_harness(_format_exception(_type(error), error, trace))))
     except _BaseException:
         text = _type(error).__name__ + "\n"
-    if _isinstance(error, SyntaxError) and any(
+    if _isinstance(error, _SyntaxError) and _any(
         li.lstrip()[:1] in "%!" for li in lines if li.strip()
     ):
         text += NOTEBOOK_HINT
@@ -198,7 +190,7 @@ def _finish(status: int) -> int:
         try:
             if stream is not None:
                 stream.flush()
-        except (_OSError, ValueError):  # closed or full: what was written counts
+        except (_OSError, _ValueError):  # closed or full: what was written counts
             continue
     return status
 
@@ -208,7 +200,7 @@ def _await_children() -> None:
     while _clock() < deadline:
         try:
             pid, _ = _waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+        except _ChildProcessError:
             return
         if pid == 0:
             _sleep(0.002)

@@ -18,7 +18,6 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
-MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
@@ -38,11 +37,12 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 ADDR_NO_RANDOMIZE = 0x0040000
-READ_PERSONALITY = 0xFFFFFFFF
 
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _SECCOMP_MODE_FILTER = 2
+_PROT_READ_WRITE = 3
+_MAP_SHARED = 1
 _NUM_CAPABILITIES = 41
 _CAPABILITY_VERSION_3 = 0x20080522
 _NUMBERS = {
@@ -57,6 +57,9 @@ _prctl = _libc.prctl
 _prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
 _mount = _libc.mount
 _mount.argtypes = [ctypes.c_char_p] * 3 + [ctypes.c_ulong, ctypes.c_char_p]
+_mmap = _libc.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 
 
 class _SockFprog(ctypes.Structure):
@@ -157,6 +160,17 @@ def system_call(number: int, *arguments: object) -> int:
     result = int(_syscall(ctypes.c_long(number), *values))
     _check(result, f"system call {number}")
     return result
+
+
+def map_shared(fd: int, num_bytes: int) -> memoryview:
+    """The file's first bytes as memory, for as long as this process lives; needs `fd` no more.
+
+    Not by `mmap.mmap`, which keeps a descriptor of its own.
+    """
+    address = _mmap(None, num_bytes, _PROT_READ_WRITE, _MAP_SHARED, fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        _check(-1, "mmap")
+    return memoryview((ctypes.c_char * num_bytes).from_address(address)).cast("B")
 
 
 def close_from(first: int) -> None:

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from infra.sandbox import harness, limits, memory_files
+from infra.sandbox import limits, memory_files
 
 VERDICT_BYTES = 1 << 20
 POLL_SECONDS = 0.05
@@ -35,8 +35,8 @@ class Running:
     """A forked call and what its limits look like."""
 
     __slots__ = (
-        "base_cpu", "base_wall", "err_fd", "folder", "handle", "limits", "next_check", "num_answered",
-        "out_fd", "pid", "pidfd", "reason", "slot", "started", "value_fd",
+        "base_cpu", "base_wall", "err_fd", "folder", "handle", "is_streamed", "limits", "next_check",
+        "num_answered", "out_fd", "pid", "pidfd", "reason", "slot", "started", "value_fd",
     )  # fmt: skip
 
     def __init__(self, call: Call) -> None:
@@ -46,9 +46,10 @@ class Running:
         cap = self.limits.output_bytes * limits.OUTPUT_FACTOR
         self.out_fd = memory_files.memory_file(cap)
         self.err_fd = memory_files.memory_file(cap)
-        is_code = isinstance(call.payload, str)
+        self.is_streamed = not isinstance(call.payload, str)
+        """Our checker runs, no snippet: only then do verdicts move the limits."""
         self.value_fd = memory_files.memory_file(
-            harness.VALUE_BYTES + 1 if is_code else VERDICT_BYTES
+            VERDICT_BYTES if self.is_streamed else memory_files.VALUE_FILE_BYTES
         )
         self.pid = self.pidfd = -1
         self.folder = ""  # its own on the disk, where it has no tmpfs
@@ -65,9 +66,10 @@ def check_limits(call: Running, now: float) -> None:
     Where verdicts are streamed, each one that arrives starts the time limits anew.
     """
     used = limits.usage_of(call.pid)
-    num_answered = os.lseek(call.value_fd, 0, os.SEEK_CUR)
-    if num_answered != call.num_answered:
-        call.num_answered, call.base_cpu, call.base_wall = num_answered, used.cpu_seconds, now
+    if call.is_streamed:
+        num_answered = os.lseek(call.value_fd, 0, os.SEEK_CUR)
+        if num_answered > call.num_answered:
+            call.num_answered, call.base_cpu, call.base_wall = num_answered, used.cpu_seconds, now
     cpu_left = call.limits.cpu_seconds - (used.cpu_seconds - call.base_cpu)
     wall_left = _wall_left(call, now)
     if used.memory_bytes > call.limits.memory_bytes:

@@ -1,10 +1,11 @@
 """The system-call filter of a sandboxed call, as a program for the kernel.
 
 Reads and writes nothing. An allow list: what is not named here is refused, new calls of new kernels
-included. Refused are sockets, tracing, namespaces, mounts, keys, kernel modules, io_uring, bpf and
-IPC objects that outlive a process. The tables are by processor, since the kernel numbers them so.
-The program is a binary search, about 130 instructions: the kernel evaluates it once per number
-when it is installed, so its depth is what a call pays for it.
+included. Refused are sockets, tracing, namespaces, mounts, keys, kernel modules, io_uring, bpf, IPC
+objects that outlive a process and memory files, which would count neither as memory nor as disk.
+The tables are by processor, since the kernel numbers them so. The program is a binary search, about
+130 instructions: the kernel evaluates it once per number when it is installed, so its depth is what
+a call pays for it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ _REFUSED = {
         *(294, 298, 300, 301),  # inotify_init1 perf_event_open fanotify_init fanotify_mark
         *(303, 304, 305, 308),  # name_to_handle_at open_by_handle_at clock_adjtime setns
         *range(310, 314),  # process_vm_readv process_vm_writev kcmp finit_module
-        *(317, 320, 321, 322, 323, 333),  # seccomp kexec_file_load bpf execveat userfaultfd
+        *(317, 319, 320, 321, 322),  # seccomp memfd_create kexec_file_load bpf execveat
+        *(323, 333),  # userfaultfd io_pgetevents
     ),
     "aarch64": (
         *range(0, 5),  # io_setup … io_getevents
@@ -78,7 +80,7 @@ _REFUSED = {
         *(224, 225, 234, 235, 237, 238, 239),  # swapon swapoff remap_file_pages mempolicy pages
         *(241, 242, 262, 263, 264, 265, 266),  # perf_event_open accept4 fanotify handles clock
         *(268, 270, 271, 272, 273, 277),  # setns process_vm kcmp finit_module seccomp
-        *(280, 281, 282, 292),  # bpf execveat userfaultfd io_pgetevents
+        *(279, 280, 281, 282, 292),  # memfd_create bpf execveat userfaultfd io_pgetevents
     ),
 }
 

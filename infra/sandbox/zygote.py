@@ -76,7 +76,6 @@ class Zygote(NamedTuple):
     """Address space before any call."""
     started_page: mmap.mmap
     """One byte per slot, shared with children: set when a child is shut in and will run."""
-    null_fd: int
     poller: select.epoll
 
 
@@ -136,7 +135,6 @@ def _prepare(entry: isolation.Entry, pid_namespace: int) -> Zygote:
         num_processes=entry.num_processes,
         num_bytes=limits.address_space_bytes(),
         started_page=mmap.mmap(-1, mmap.PAGESIZE),
-        null_fd=os.open("/dev/null", os.O_RDONLY),
         poller=poller,
     )
 
@@ -178,7 +176,7 @@ def _obey(zygote: Zygote, message: tuple, running: dict[int, Running]) -> None:
 
 def _start(zygote: Zygote, call: Call) -> Running:
     running = Running(call)
-    stdin_fd = memory_files.stdin_file(call.stdin) if call.stdin else zygote.null_fd
+    stdin_fd = memory_files.stdin_file(call.stdin)
     ruleset = -1
     zygote.started_page[call.slot] = 0
     try:
@@ -198,7 +196,7 @@ def _start(zygote: Zygote, call: Call) -> Running:
         close(running)
         raise
     finally:
-        for fd in {stdin_fd, ruleset} - {zygote.null_fd, -1}:
+        for fd in {stdin_fd, ruleset} - {-1}:
             os.close(fd)
     zygote.poller.register(running.pidfd, select.EPOLLIN)
     running.next_check = running.started + min(POLL_SECONDS, running.limits.cpu_seconds)
@@ -224,8 +222,13 @@ def _fork(zygote: Zygote) -> int:
 
 def _become_call(zygote: Zygote, call: Call, running: Running, fds: tuple[int, int]) -> NoReturn:
     stdin_fd, ruleset = fds
+    memory = memoryview(b"")
     try:
-        inherited = [stdin_fd, running.out_fd, running.err_fd, running.value_fd]
+        inherited = [stdin_fd, running.out_fd, running.err_fd]
+        if running.is_streamed:
+            inherited.append(running.value_fd)
+        else:
+            memory = kernel.map_shared(running.value_fd, memory_files.VALUE_FILE_BYTES)
         inherited += [ruleset] if ruleset >= 0 else []
         for target, source in enumerate(inherited):
             os.dup2(source, target)
@@ -248,7 +251,7 @@ def _become_call(zygote: Zygote, call: Call, running: Running, fds: tuple[int, i
         os._exit(1)
     gc.enable()
     if isinstance(call.payload, str):
-        harness.run_snippet(call.payload, 3, call.seed)
+        harness.run_snippet(call.payload, memory, call.seed)
     tiers.check_pairs(call.payload, 3)
     os._exit(0)
 
@@ -265,7 +268,10 @@ def _finish(zygote: Zygote, call: Running, others: Iterable[Running]) -> None:
     stderr, is_err_cut, is_err_full = memory_files.read_output(
         call.err_fd, call.limits.output_bytes
     )
-    value, is_value_cut, _ = memory_files.read_output(call.value_fd, VERDICT_BYTES)
+    if call.is_streamed:
+        value, is_value_cut, _ = memory_files.read_output(call.value_fd, VERDICT_BYTES)
+    else:
+        value, is_value_cut = memory_files.read_value(call.value_fd)
     kind = _status(call.reason, rc, is_full=is_out_full or is_err_full)
     if not zygote.started_page[call.slot] and not call.reason:
         kind = "infra_error"

@@ -266,3 +266,25 @@ async def test_code_that_is_no_text_is_refused(sandbox: Sandbox) -> None:
     surrogate = await sandbox.run("'\ud800'", call_id="surrogate")
     assert number.stderr == "code: expected a string, got int"
     assert surrogate.stderr.startswith("code: not valid Unicode")
+
+
+TAMPERED = "import builtins, sys\nfor name in {names}: setattr(builtins, name, None)\n"
+HELD = ["len", "any", "int", "isinstance", "min", "range", "repr", "str", "type", "OSError"]
+HELD += ["ChildProcessError", "SyntaxError", "SystemExit", "ValueError", "BaseException"]
+
+
+@pytest.mark.parametrize("name", HELD)
+async def test_a_builtin_taken_away_spoils_no_result(sandbox: Sandbox, name: str) -> None:
+    tampered = TAMPERED.format(names=[name])
+    value = await run(sandbox, tampered + "40 + 2")
+    stop = await run(sandbox, tampered + "sys.exit(3)")
+    assert (value.status, value.value, stop.rc) == ("ok", "42", 3)
+
+
+@pytest.mark.parametrize("name", HELD)
+async def test_a_builtin_taken_away_leaves_the_name_of_an_error(
+    sandbox: Sandbox, name: str
+) -> None:
+    result = await run(sandbox, TAMPERED.format(names=[name]) + "1 / 0")
+    assert (result.status, result.rc) == ("error", 1)
+    assert "ZeroDivisionError" in result.stderr

@@ -34,7 +34,7 @@ def decide(program: bytes, arch: int, number: int, argument: int = 0) -> int:
     [
         ("read", 0, 0, ALLOW),
         ("execve", 59, 0, ALLOW),
-        ("memfd_create", 319, 0, ALLOW),
+        ("memfd_create", 319, 0, EPERM),
         ("rseq", 334, 0, ALLOW),
         ("close_range", 436, 0, ALLOW),
         ("fork by clone", 56, 17, ALLOW),

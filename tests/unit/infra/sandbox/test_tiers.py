@@ -1,4 +1,4 @@
-import marshal
+import json
 
 import pytest
 
@@ -22,8 +22,7 @@ def test_code_goes_to_the_tier_it_names(code: str, tier: str) -> None:
 
 
 def _record(kind: str, reason: str) -> bytes:
-    body = marshal.dumps((kind, reason))
-    return len(body).to_bytes(4, "big") + body
+    return json.dumps([kind, reason]).encode() + b"\n"
 
 
 def test_complete_verdicts_are_read_and_a_torn_one_is_dropped() -> None:
