@@ -198,24 +198,25 @@ def _kinds(num_problems: int, shares: Mapping[str, float]) -> list[tuple[tuple[s
 
     A kind belongs to the longest prefix that fits, as in `draw_problems`.
     """
-    kinds = [(name,) for name in ONE_CALL] + list(TWO_CALL)
+    kinds: list[tuple[str, ...]] = [*((name,) for name in ONE_CALL), *TWO_CALL]
     sources = {kind: _source(kind, "train") for kind in kinds}
     members: dict[str, list[tuple[str, ...]]] = {prefix: [] for prefix in shares}
-    unnamed = []
+    unnamed: list[tuple[str, ...]] = []
     for kind in kinds:
         fitting = [prefix for prefix in shares if has_prefix(sources[kind], prefix)]
         (members[max(fitting, key=len)] if fitting else unnamed).append(kind)
     if empty := [prefix for prefix, group in members.items() if not group]:
         raise ValueError(
-            f"share {empty[0]!r}: no kind of problem has this source prefix; expected one of "
-            f"{', '.join(sorted(sources.values()))} or a beginning of these"
+            f"share {empty[0]!r}: no kind of problem has this source prefix, or longer ones have "
+            f"them all; expected one of {', '.join(sorted(sources.values()))} or a beginning of "
+            "these"
         )
     weights = [exact_share(share) for share in shares.values()]
-    rest = max(Fraction(0), 1 - sum(weights))
+    weights.append(max(Fraction(0), 1 - sum(weights, Fraction(0))))
+    total = sum(weights, Fraction(0))
+    parts = largest_remainder([weight / total for weight in weights], num_problems)
     groups = [*members.values(), [kind for kind in unnamed if len(kind) == 1] or unnamed or kinds]
     counts = dict.fromkeys(kinds, 0)
-    total = sum(weights) + rest
-    parts = largest_remainder([weight / total for weight in (*weights, rest)], num_problems)
     for group, num in zip(groups, parts, strict=True):
         for i in range(num):
             counts[group[i % len(group)]] += 1

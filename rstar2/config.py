@@ -9,21 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Rate = Annotated[float, Field(ge=0.0, le=1.0)]
-Count = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(gt=0.0)]
+from rstar2.config_section import Count, Rate, Seconds, Section
+from rstar2.gate_config import GateConfig
 
 
 class ConfigError(ValueError):
     """A profile or an override is wrong. The message names field, value seen and what is allowed."""
-
-
-class Section(BaseModel):
-    """Settings of every table: frozen, unknown keys are errors, docstrings are the description."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class TinyModel(Section):
@@ -85,11 +78,8 @@ class SandboxConfig(Section):
 
 
 class RolloutConfig(Section):
-    engine: Literal["embedded", "sglang"] = "embedded"
-    servers: tuple[str, ...] = ()
-    """URLs of SGLang servers; empty for the embedded engine."""
     max_rows: Count = 256
-    """Embedded engine: conversations decoded at once."""
+    """Conversations decoded at once."""
     temperature: Annotated[float, Field(gt=0.0)] = 1.0
     """Sampling temperature of training rollouts; the trainer's logprobs use it too."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -106,7 +96,6 @@ class OptimizerConfig(Section):
 
 
 class TrainerConfig(Section):
-    kind: Literal["local", "deepspeed"] = "local"
     micro_batch_tokens: Count = 16_384
     """Padded tokens of one forward pass."""
     clip_low: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
@@ -149,42 +138,6 @@ class ProblemsConfig(Section):
     """Generated problems per stage set; of a file, all are used."""
     question_column: str = "question"
     answer_column: str = "answer"
-
-
-class GateConfig(Section):
-    """When a stage ends. Each named rule must hold for `promote`; see `rstar2.gate`."""
-
-    rules: tuple[
-        Literal[
-            "truncation_settled",
-            "no_collapse",
-            "reward_flat",
-            "evaluation_flat",
-            "mostly_solved",
-            "evaluation_saturated",
-        ],
-        ...,
-    ] = ("truncation_settled", "no_collapse")
-    threshold: Rate = 0.10
-    """Of the truncation rate (report §4.3: settled near 10 %)."""
-    window: Annotated[int, Field(ge=2)] = 8
-    """Steps; its two halves are compared."""
-    max_half_difference: Rate = 0.03
-    min_steps: Count = 12
-    max_steps: Count = 300
-    at_max_steps: Literal["hold", "promote"] = "hold"
-    """What becomes of a stage that reached `max_steps` without its rules holding."""
-    max_reward_drop: Rate = 0.15
-    """`no_collapse`: the window's reward is at least (1 - this) of the best earlier window's."""
-    reward_flat_slope: Annotated[float, Field(ge=0.0)] = 0.005
-    """`reward_flat`: reward gained over the window is at most this."""
-    evaluation_patience: Count = 3
-    """`evaluation_flat`, `evaluation_saturated`: evaluations without a new best."""
-    solved_threshold: Rate = 0.70
-    """`mostly_solved` (RL-2): share of drawn problems that all rollouts solved (report §4.3)."""
-    collapse_steps: Count = 20
-    """Reward below (1 - `collapse_drop`) of its best window for so many steps: abort."""
-    collapse_drop: Rate = 0.5
 
 
 class StageConfig(Section):
@@ -232,6 +185,12 @@ class StageConfig(Section):
                 f"num_rollouts = {self.num_rollouts} is below group_size = {self.group_size}: "
                 "RoC keeps G of 2G; set num_rollouts to 2 x group_size"
             )
+        if self.min_groups > self.num_problems_per_step:
+            raise ValueError(
+                f"min_groups = {self.min_groups} lies above num_problems_per_step = "
+                f"{self.num_problems_per_step}: every step would be thin; set min_groups to at "
+                "most num_problems_per_step"
+            )
         if sum(self.shares.values()) > 1.0 + 1e-9:
             raise ValueError(
                 f"shares sum to {sum(self.shares.values()):.3f}: expected at most 1.0; lower one"
@@ -259,6 +218,9 @@ class FilterConfig(Section):
 class EvaluationConfig(Section):
     problems: str = "arithmetic"
     """`arithmetic` (held out, and in wordings never trained on), or a file."""
+    question_column: str = "question"
+    answer_column: str = "answer"
+    """Of a file."""
     num_problems: Count = 512
     """Held out; of a file, at most so many."""
     num_unseen_problems: Annotated[int, Field(ge=0)] = 256
@@ -299,6 +261,24 @@ class RecipeConfig(Section):
     filter: FilterConfig = FilterConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _promote_later_stages(cls, tree: object) -> object:
+        """Fills in the `at_max_steps` of later stages: there a person need not look (report §4.3)."""
+        if not isinstance(tree, Mapping):
+            return tree
+        stages, gates = tree.get("stages"), tree.get("gates")
+        if not isinstance(stages, Mapping) or not isinstance(gates, Mapping):
+            return tree
+        first = next(iter(stages), None)
+        filled = {
+            name: {"at_max_steps": "promote", **gate}
+            if isinstance(gate, Mapping) and name != first
+            else gate
+            for name, gate in gates.items()
+        }
+        return {**tree, "gates": filled}
+
     @model_validator(mode="after")
     def _check(self) -> RecipeConfig:
         if not self.stages:
@@ -314,8 +294,27 @@ class RecipeConfig(Section):
                 f"filter_problems is set for {filtered}: the difficulty filter runs once, before a "
                 "stage that follows another RL stage; leave it on for one such stage"
             )
-        if self.rollout.engine == "sglang" and not self.rollout.servers:
-            raise ValueError(
-                'rollout.engine = "sglang" needs rollout.servers = ["http://host:port"]'
-            )
+        for name, stage in self.stages.items():
+            _check_evaluations(name, stage, self.gates[name])
         return self
+
+
+def _check_evaluations(name: str, stage: StageConfig, gate: GateConfig) -> None:
+    """Raises where an evaluation rule could never hold for want of scores."""
+    if not gate.evaluation_rules:
+        return
+    rules, every = ", ".join(gate.evaluation_rules), stage.evaluate_every_steps
+    if every == 0:
+        raise ValueError(
+            f"gates.{name}.rules names {rules}, but stages.{name}.evaluate_every_steps = 0: there "
+            f"is no score to decide by; set stages.{name}.evaluate_every_steps to 1 or more, or "
+            "take the rule out"
+        )
+    needed = (gate.evaluation_patience + 1) * every
+    if needed > gate.max_steps:
+        raise ValueError(
+            f"gates.{name}.rules names {rules}, which needs {gate.evaluation_patience + 1} "
+            f"evaluations (evaluation_patience + 1), but with stages.{name}.evaluate_every_steps = "
+            f"{every} the last of them is at step {needed}, after max_steps = {gate.max_steps}; "
+            "evaluate more often, or raise max_steps"
+        )

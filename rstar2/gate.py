@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from rstar2.config import GateConfig
+from rstar2.gate_config import GateConfig
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import GateDecision, GateVerdict
 
@@ -53,9 +53,8 @@ def decide_gate(
         verdict, reason = GateVerdict.PROMOTE, _joined(results, holds=True)
     elif len(series) >= config.max_steps:
         verdict = GateVerdict(config.at_max_steps)
-        reason = f"the stage reached its maximum of {config.max_steps} steps; " + (
-            _joined(results, holds=False) or "its rules hold, but min_steps lies above max_steps"
-        )
+        failing = _joined(results, holds=False)
+        reason = f"the stage reached its maximum of {config.max_steps} steps; {failing}"
     elif max_thin_steps and _num_idle_steps(series) >= max_thin_steps:
         verdict, reason = GateVerdict.HOLD, _idle_sentence(series)
     else:

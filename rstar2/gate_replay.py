@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rstar2.config import GateConfig
 from rstar2.gate import decide_gate
+from rstar2.gate_config import GateConfig
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import GateDecision, GateVerdict
 

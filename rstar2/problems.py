@@ -126,7 +126,7 @@ def _strata(problems: Sequence[Problem], shares: Mapping[str, float]) -> Strata:
         left = [p for p in left if not has_prefix(p.source, prefix)]
     members[""] = left
     weights = {name: exact_share(share) for name, share in shares.items()}
-    weights[""] = max(Fraction(0), 1 - sum(weights.values()))
+    weights[""] = max(Fraction(0), 1 - sum(weights.values(), Fraction(0)))
     names = [name for name, group in members.items() if group and weights[name] > 0]
     total = sum(weights[name] for name in names)
     if not total:

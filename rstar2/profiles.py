@@ -16,7 +16,8 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from rstar2.config import ConfigError, RecipeConfig, Section
+from rstar2.config import ConfigError, RecipeConfig
+from rstar2.config_section import Section
 
 
 def profile_names() -> list[str]:
@@ -64,30 +65,50 @@ def base_folder(base: str) -> Path:
     return _recipes() / name if name != base else Path(base)
 
 
-def resolved_json(config: RecipeConfig) -> str:
-    """The whole configuration, defaults included, in a stable order."""
-    return json.dumps(config.model_dump(mode="json"), sort_keys=True, indent=2)
-
-
-NOT_IDENTITY = {"storage", "profile", "hold_days"}
-"""Top-level fields that may change between two starts of one run without changing its result."""
+NOT_IDENTITY = frozenset(
+    {
+        "profile",
+        "storage",
+        "hold_days",
+        "sandbox.address",
+        "sandbox.num_slots",
+        "sandbox.remembers_pure_calls",
+    }
+)
+"""Settings that may change between two starts of one run, because no result can depend on them: what
+a profile is called, where things are kept, how long a person is waited for; which sandbox runs the
+calls, how many at once, and whether a pure one is run again. The sandbox's limits and its weakest
+isolation stay in the identity: whether a call times out or may see a file decides rewards."""
 
 
 def config_hash(config: RecipeConfig) -> str:
     """Identity of what the run computes: 16 hex digits."""
-    tree = config.model_dump(mode="json", exclude=NOT_IDENTITY | {"sandbox"})
+    tree = identity(config.model_dump(mode="json"))
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def identity(tree: Mapping[str, object]) -> dict[str, object]:
+    """The settings of a resolved configuration that results depend on, by dotted key.
+
+    The order of the stages is one of them.
+    """
+    flat = {key: value for key, value in _flatten(tree).items() if key not in NOT_IDENTITY}
+    stages = tree.get("stages")
+    return flat | {"stages": list(stages) if isinstance(stages, Mapping) else stages}
+
+
 def config_difference(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
     """Lines `field: old -> new` between two resolved configurations, fields that matter only."""
-    before, after = _flatten(old), _flatten(new)
-    keys = [k for k in sorted(before | after) if k.split(".")[0] not in NOT_IDENTITY | {"sandbox"}]
+    return difference(identity(old), identity(new))
+
+
+def difference(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
+    """Lines `key: old -> new` between two flat mappings."""
     return [
-        f"{key}: {before.get(key, '(absent)')!r} -> {after.get(key, '(absent)')!r}"
-        for key in keys
-        if before.get(key) != after.get(key)
+        f"{key}: {old.get(key, '(absent)')!r} -> {new.get(key, '(absent)')!r}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
     ]
 
 

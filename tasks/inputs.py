@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 
 from data_catalog.sources import SourceProblems, read_source
-from rstar2.config import ProblemsConfig, RecipeConfig
+from rstar2.config import EvaluationConfig, ProblemsConfig, RecipeConfig
 from rstar2.problems import is_held_out
 from rstar2.profiles import base_folder
 from tasks.ledger import LedgerError
@@ -27,10 +27,10 @@ def check_sources(config: RecipeConfig) -> None:
     """Reads every problem file and looks for the base model, before anything starts."""
     check_base(config.model.base)
     if config.evaluation.problems != "arithmetic":
-        _check_split(read_problem_file(ProblemsConfig(source=config.evaluation.problems)))
+        _check_split(read_problem_file(config.evaluation.problems, config.evaluation))
     for settings in config.stages.values():
         if settings.problems.source != "arithmetic":
-            read_problem_file(settings.problems)
+            read_problem_file(settings.problems.source, settings.problems)
 
 
 def check_base(base: str) -> None:
@@ -56,11 +56,10 @@ def _check_split(source: SourceProblems) -> None:
     )
 
 
-def read_problem_file(settings: ProblemsConfig) -> SourceProblems:
+def read_problem_file(path: str, columns: ProblemsConfig | EvaluationConfig) -> SourceProblems:
+    """The problems of a file whose columns a stage, or the evaluation, names."""
     return read_source(
-        settings.source,
-        question_column=settings.question_column,
-        answer_column=settings.answer_column,
+        path, question_column=columns.question_column, answer_column=columns.answer_column
     )
 
 

@@ -23,7 +23,7 @@ from infra.fenced_store import FencedStore
 from infra.object_store import ObjectStore, StoreError, open_store
 from infra.ownership import Ownership, owned
 from rstar2.config import RecipeConfig
-from rstar2.profiles import config_difference, config_hash
+from rstar2.profiles import config_difference, config_hash, difference
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult
 
@@ -190,7 +190,7 @@ def check_unchanged(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, s
     known = ledger.find("run")
     assert known is not None, "the run is registered"
     changes = config_difference(json.loads(known.values["config"]), config.model_dump(mode="json"))
-    changes += config_difference(known.values["inputs"], dict(inputs))
+    changes += difference(known.values["inputs"], inputs)
     if changes:
         raise LedgerError(
             f"the run {ledger.run!r} was started with other settings:\n  "

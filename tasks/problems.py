@@ -70,7 +70,7 @@ def _train_problems(
     config: RecipeConfig, stage: str, settings: ProblemsConfig
 ) -> tuple[list[Problem], tuple[Mapping[str, object], ...]]:
     if settings.source != "arithmetic":
-        source = read_problem_file(settings)
+        source = read_problem_file(settings.source, settings)
         train = [p for p in source.problems if not is_held_out(p.problem_id)]
         return train, source.quarantined_rows()
     problems = generate_problems(
@@ -85,7 +85,7 @@ def _train_problems(
 def _held_out(config: RecipeConfig) -> list[Problem]:
     settings = config.evaluation
     if settings.problems != "arithmetic":
-        problems = read_problem_file(ProblemsConfig(source=settings.problems)).problems
+        problems = read_problem_file(settings.problems, settings).problems
         return [p for p in problems if is_held_out(p.problem_id)][: settings.num_problems]
     seed = derived_seed(config.seed, HELD_OUT)
     known = generate_problems("held-out", settings.num_problems, shares=settings.shares, seed=seed)

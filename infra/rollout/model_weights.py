@@ -55,7 +55,7 @@ def _refuse(name: str, value: object, is_supported: bool) -> None:
         raise UnsupportedModelError(
             f"{name} = {value!r}: the embedded engine runs {' and '.join(MODEL_TYPES)} with silu, "
             f"full attention, no biases and rotary types {', '.join(FIXED_ROPE_TYPES)}; "
-            'use rollout.engine = "sglang" for this model'
+            "choose another model.base"
         )
 
 

@@ -127,5 +127,5 @@ def check_parity(model: PreTrainedModel, weights: Weights) -> None:
         raise ParityError(
             f"logits differ from the model's own by {difference:.2e}, expected at most "
             f"{allowed:.2e}: the configuration has something that the embedded engine does not "
-            'compute; use rollout.engine = "sglang" for this model'
+            "compute; choose another model.base"
         )

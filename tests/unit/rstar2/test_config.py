@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from rstar2.config import ConfigError, RecipeConfig
-from rstar2.profiles import config_difference, config_hash, load_config, profile_names
+from rstar2.profiles import (
+    NOT_IDENTITY,
+    config_difference,
+    config_hash,
+    load_config,
+    profile_names,
+)
 
 
 @pytest.mark.parametrize("profile", profile_names())
@@ -32,13 +39,69 @@ def test_every_shipped_profile_is_valid(profile: str) -> None:
         ("stages.rl-9.group_size=4", "write one table [gates.NAME] for each [stages.NAME]"),
         ("stages.rl-2.filter_problems=true", "leave it on for one such stage"),
         ("filter.drop_at=9", "can never be reached with num_rollouts"),
-        ("rollout.engine=sglang", 'needs rollout.servers = ["http://host:port"]'),
+        ("rollout.engine=sglang", "rollout.engine: unknown key (seen: 'sglang')"),
+        ("trainer.kind=deepspeed", "trainer.kind: unknown key (seen: 'deepspeed')"),
+        ("stages.rl-1.min_groups=5", "min_groups = 5 lies above num_problems_per_step = 4"),
+        ("stages.rl-1.shares={a=0.6, b=0.6}", "shares sum to 1.200: expected at most 1.0"),
+        ("gates.rl-1.rules=[]", "rules = []: a gate without a rule has nothing to decide by; "),
+        ("gates.rl-1.rules=[]", "one or more of truncation_settled, no_collapse, reward_flat"),
+        (
+            "gates.rl-1.min_steps=4",
+            "gates.rl-1: min_steps = 4 lies above max_steps = 3: no rule could promote the stage; "
+            "set min_steps to at most max_steps",
+        ),
+        (
+            "gates.rl-1.window=4",
+            "gates.rl-1: window = 4 lies above max_steps = 3: the stage would end before its first "
+            "window is full; set window to at most max_steps",
+        ),
+        (
+            'gates.rl-3.rules=["evaluation_saturated"]',
+            "gates.rl-3.rules names evaluation_saturated, but stages.rl-3.evaluate_every_steps = 0: "
+            "there is no score to decide by; set stages.rl-3.evaluate_every_steps to 1 or more, or "
+            "take the rule out",
+        ),
     ],
 )
 def test_a_wrong_override_names_field_value_and_remedy(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config("smoke", [override])
     assert message in str(caught.value)
+
+
+EVALUATED = [
+    'gates.rl-1.rules=["no_collapse", "evaluation_flat"]',
+    "gates.rl-1.max_steps=20",
+    "stages.rl-1.evaluate_every_steps=5",
+]
+
+
+def test_an_evaluation_rule_is_taken_where_the_stage_evaluates_often_enough() -> None:
+    gate = load_config("smoke", EVALUATED).gates["rl-1"]
+    assert gate.evaluation_rules == ("evaluation_flat",)
+
+
+def test_an_evaluation_rule_whose_scores_come_after_the_last_step_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("smoke", [*EVALUATED, "gates.rl-1.max_steps=19"])
+    assert "the last of them is at step 20, after max_steps = 19" in str(caught.value)
+
+
+def test_only_the_first_stage_waits_for_a_person_at_its_maximum_of_steps(tmp_path: Path) -> None:
+    tables = "".join(f"[stages.{n}]\n[gates.{n}]\n" for n in ("warm", "hot", "cold"))
+    (tmp_path / "mine.toml").write_text(tables)
+    path = str(tmp_path / "mine.toml")
+    gates = load_config(path).gates
+    assert [gate.at_max_steps for gate in gates.values()] == ["hold", "promote", "promote"]
+    written = load_config(
+        path, ["gates.warm.at_max_steps=promote", "gates.cold.at_max_steps=hold"]
+    ).gates
+    assert [gate.at_max_steps for gate in written.values()] == ["promote", "promote", "hold"]
+
+
+def test_the_laptop_holds_after_its_first_stage_only() -> None:
+    gates = load_config("laptop").gates
+    assert [gate.at_max_steps for gate in gates.values()] == ["hold", "promote", "promote"]
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:
@@ -71,10 +134,67 @@ def test_stages_keep_the_order_of_the_profile(tmp_path: Path) -> None:
     assert list(again.stages) == ["warm", "hot", "cold"]
 
 
-def test_where_a_run_is_kept_is_not_part_of_what_it_computes() -> None:
-    here, there = load_config("smoke"), load_config("smoke", ["storage=elsewhere"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "storage=elsewhere",
+        "hold_days=1",
+        "sandbox.address=unix:///tmp/a",
+        "sandbox.num_slots=7",
+        "sandbox.remembers_pure_calls=false",
+    ],
+)
+def test_what_no_result_depends_on_is_no_part_of_the_identity(override: str) -> None:
+    here, there = load_config("smoke"), load_config("smoke", [override])
     assert config_hash(here) == config_hash(there)
-    assert config_hash(here) != config_hash(load_config("smoke", ["seed=1"]))
+    assert changes(here, there) == []
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "num_threads=2",
+        "sandbox.cpu_seconds=2.0",
+        "sandbox.wall_seconds=9.0",
+        "sandbox.memory_mib=64",
+        "sandbox.output_bytes=100",
+        "sandbox.verify_seconds=1.0",
+        "sandbox.min_rung=A",
+        "gates.rl-1.threshold=0.8",
+    ],
+)
+def test_what_results_depend_on_is_part_of_the_identity(override: str) -> None:
+    here, there = load_config("smoke"), load_config("smoke", [override])
+    assert config_hash(here) != config_hash(there)
+    (line,) = changes(here, there)
+    assert line.startswith(override.split("=")[0])
+
+
+def changes(old: RecipeConfig, new: RecipeConfig) -> list[str]:
+    return config_difference(old.model_dump(mode="json"), new.model_dump(mode="json"))
+
+
+def test_every_setting_outside_the_identity_exists() -> None:
+    assert set(NOT_IDENTITY) <= flattened(load_config("smoke").model_dump(mode="json"))
+
+
+def flattened(tree: Mapping[str, object], prefix: str = "") -> set[str]:
+    found = set()
+    for key, value in tree.items():
+        inner = flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else set()
+        found |= inner or {f"{prefix}{key}"}
+    return found
+
+
+def test_the_order_of_the_stages_is_part_of_the_identity(tmp_path: Path) -> None:
+    configs = []
+    for number, names in enumerate((("a", "b"), ("b", "a"))):
+        tables = "".join(f"[stages.{n}]\n[gates.{n}]\nat_max_steps='hold'\n" for n in names)
+        (tmp_path / f"{number}.toml").write_text(tables)
+        configs.append(load_config(str(tmp_path / f"{number}.toml")))
+    assert config_hash(configs[0]) != config_hash(configs[1])
+    assert changes(*configs) == ["stages: ['a', 'b'] -> ['b', 'a']"]
 
 
 def test_a_difference_is_a_line_with_both_values() -> None:

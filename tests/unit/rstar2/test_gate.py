@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from rollout_builders import make_step
 
-from rstar2.config import GateConfig
 from rstar2.gate import decide_gate
+from rstar2.gate_config import GateConfig
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import GateDecision, GateVerdict
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from rollout_builders import make_step
 
-from rstar2.config import GateConfig
+from rstar2.gate_config import GateConfig
 from rstar2.gate_replay import replay_gate
 from rstar2.types import GateVerdict
 

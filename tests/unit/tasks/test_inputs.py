@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from rstar2.config import RecipeConfig
-from rstar2.profiles import load_config
-from tasks.inputs import check_sources, input_files
+from rstar2.profiles import load_config, override_config
+from tasks.inputs import check_sources, input_files, read_problem_file
 from tasks.ledger import LedgerError
 from tasks.runs import resume_command
+
+RENAMED = (("question", "prompt"), ("answer", "gold"))
 
 
 def config_on(path: Path) -> RecipeConfig:
@@ -35,6 +37,18 @@ def test_a_file_too_small_to_hold_anything_out_is_refused_with_its_counts(tmp_pa
     )
     with pytest.raises(LedgerError, match=r"0 usable problems.*2 rows quarantined"):
         check_sources(config_on(tmp_path / "p.jsonl"))
+
+
+def test_stage_and_evaluation_name_the_columns_of_their_files(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    rows = [{"prompt": f"What is {n} plus one?", "gold": str(n + 1)} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tables = ("stages.rl-1.problems", "evaluation")
+    columns = [f'{t}.{c}_column="{v}"' for t in tables for c, v in RENAMED]
+    config = override_config(config_on(path), columns)
+    check_sources(config)
+    read = read_problem_file(config.evaluation.problems, config.evaluation)
+    assert (read.problems[0].question, read.problems[0].answer) == ("What is 0 plus one?", "1")
 
 
 def test_a_missing_base_model_is_named(tmp_path: Path) -> None:

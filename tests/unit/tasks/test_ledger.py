@@ -85,6 +85,13 @@ def test_another_problem_file_under_the_same_name_is_refused(tmp_path: Path) -> 
         start_run(ledger, load_config("smoke"), {"p.jsonl": "bbbb"})
 
 
+def test_a_changed_file_is_noticed_though_its_path_reads_like_a_setting(tmp_path: Path) -> None:
+    ledger = Ledger(open_store(str(tmp_path)), "demo")
+    start_run(ledger, load_config("smoke"), {"sandbox.address": "aaaa"})
+    with pytest.raises(LedgerError, match=r"sandbox\.address: 'aaaa' -> 'bbbb'"):
+        start_run(ledger, load_config("smoke"), {"sandbox.address": "bbbb"})
+
+
 def test_two_processes_do_not_own_one_run(tmp_path: Path) -> None:
     with open_ledger(str(tmp_path), "demo"):
         with pytest.raises(OwnedElsewhere, match="is being trained by another process"):
