@@ -22,6 +22,7 @@ from tasks.promotion import announce, decide, with_kept_step
 from tasks.resources import Resources, open_resources
 from tasks.rollouts import collect_groups
 from tasks.training import (
+    checkpoint_of,
     drop_old_checkpoints,
     enter_stage,
     return_to_best,
@@ -113,12 +114,11 @@ def finish_stage(
     Of a stage that its gate aborts, the checkpoint of its best steps is what remains.
     """
     last = resources.ledger.steps(stage)[-1]
-    step = last.step or 0
-    checkpoint = last.parts.get("checkpoint")
     if decision.verdict is GateVerdict.ABORT and (best := return_to_best(resources, stage=stage)):
         best_step, checkpoint = best
         decision = with_kept_step(decision, best_step)
-    checkpoint = checkpoint or save_checkpoint(resources, stage=stage, step=step)
+    else:
+        checkpoint = checkpoint_of(resources, last)
     scores = evaluate(
         resources,
         name=stage,
@@ -130,7 +130,7 @@ def finish_stage(
         stage=stage,
         checkpoint=checkpoint,
         problem_set=problem_set,
-        last_step=step,
+        last_step=last.step or 0,
         gate=decision,
         scores=scores,
     )

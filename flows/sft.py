@@ -12,7 +12,7 @@ from tasks.ledger import Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
 from tasks.sft import STAGE, finish_sft, prepare_base, prepare_conversations, train_sft
-from tasks.training import restore, sync_weights
+from tasks.training import load_newest_checkpoint, sync_weights
 
 
 @flow(name="sft", flow_run_name="sft", validate_parameters=False)
@@ -26,12 +26,12 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
         return finish_sft(ledger, config, checkpoint=base, scores=())
     with open_resources(ledger, config, checkpoint=base, trains=True) as resources:
         conversations = prepare_conversations(resources)
-        restore(resources, stage=STAGE, kind="checkpoint")
-        step = 0
+        step = load_newest_checkpoint(resources, stage=STAGE, kind="checkpoint")
+        known = ledger.find("checkpoint", stage=STAGE, step=step)
+        checkpoint = known.parts["checkpoint"] if known else base
         while step < config.sft.num_steps:
-            step, loss = train_sft(resources, conversations=conversations)
+            step, loss, checkpoint = train_sft(resources, conversations=conversations, start=step)
             get_run_logger().info(f"sft step {step} of {config.sft.num_steps} | loss {loss:.3f}")
-        checkpoint = ledger.steps(STAGE, "checkpoint")[-1].parts["checkpoint"]
         sync_weights(resources, version=step)
         scores = evaluate(
             resources,

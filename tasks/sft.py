@@ -25,7 +25,7 @@ from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Mask, Score, St
 from tasks.ledger import Ledger
 from tasks.resources import Resources
 from tasks.rollouts import derived_seed
-from tasks.training import drop_old_checkpoints, save_checkpoint
+from tasks.training import checkpoint_of, drop_old_checkpoints, save_checkpoint
 
 STAGE = "sft"
 
@@ -68,16 +68,20 @@ def prepare_conversations(resources: Resources) -> Conversations:
 
 
 @task(name="train sft", cache_policy=NO_CACHE)
-def train_sft(resources: Resources, *, conversations: Conversations) -> tuple[int, float]:
-    """Trains up to the next checkpoint and commits it. Returns its step and the mean loss."""
+def train_sft(
+    resources: Resources, *, conversations: Conversations, start: int
+) -> tuple[int, float, ArtifactRef]:
+    """Trains from step `start` to the next checkpoint and commits it: its step, the mean loss, itself.
+
+    Committed before (its files were damaged), it is only written again.
+    """
     settings = sft_settings(resources.config)
-    saved = resources.ledger.steps(STAGE, "checkpoint")
-    start = saved[-1].step or 0 if saved else 0
     stop = min(start + settings.checkpoint_every_steps, settings.num_steps)
-    if stop <= start:
-        return start, float(saved[-1].values["loss"])
     losses = resources.trainer.sft(conversations.rows, start=start, stop=stop)
     loss = sum(losses) / len(losses)
+    known = resources.ledger.find("checkpoint", stage=STAGE, step=stop)
+    if known is not None:
+        return stop, loss, checkpoint_of(resources, known)
     checkpoint = save_checkpoint.fn(resources, stage=STAGE, step=stop)
     resources.ledger.commit(
         "checkpoint",
@@ -87,7 +91,7 @@ def train_sft(resources: Resources, *, conversations: Conversations) -> tuple[in
         values={"loss": loss, "num_steps": settings.num_steps},
     )
     drop_old_checkpoints(resources, stage=STAGE, last_step=stop, kind="checkpoint")
-    return stop, loss
+    return stop, loss, checkpoint
 
 
 def sft_settings(config: RecipeConfig) -> SftConfig:
