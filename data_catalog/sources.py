@@ -8,7 +8,6 @@ Deliberately does not decide which problems are good to train on: that is curati
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +21,10 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import Progress
 
+from rstar2.jsonl import is_unicode, listed, parse_line, shorter
 from rstar2.problems import problem_id
 from rstar2.types import Problem
 
-MAX_LISTED = 20
-"""Malformed rows that the error lists; the rest is counted."""
 MAX_ANSWER_CHARACTERS = 200
 MAX_ANSWER_WORDS = 2
 """Plain words in a checkable answer: `Tuesday`, `12 dollars`, `no solution`."""
@@ -162,7 +160,7 @@ def _problem(row: Row, stem: str, question_column: str, answer_column: str) -> P
         return f"{answer_column!r} is {_seen(row.value, answer)}: expected text or a finite number"
     label = row.value.get("source")
     label = label if isinstance(label, str) and label.strip() else stem
-    if not all(_is_unicode(part) for part in (question, text, label)):
+    if not all(is_unicode(part) for part in (question, text, label)):
         return "holds a lone surrogate: expected valid Unicode"
     return Problem(
         problem_id=problem_id(question), question=question, answer=text, source=f"user/{label}"
@@ -192,23 +190,12 @@ def _answer_text(answer: object) -> str | None:
 
 def _seen(row: Mapping[str, Any], value: object) -> str:
     if value is None:
-        return f"missing or null (columns seen: {_shorter(', '.join(row) or 'none')})"
-    return _shorter(repr(value))
-
-
-def _shorter(text: str) -> str:
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+        return f"missing or null (columns seen: {shorter(', '.join(row) or 'none')})"
+    return shorter(repr(value))
 
 
 def _malformed_message(path: Path, malformed: list[str], question: str, answer: str) -> str:
-    shown = malformed[:MAX_LISTED]
-    more = len(malformed) - len(shown)
-    lines = [f"{path}: {len(malformed)} malformed rows, nothing was started:", *shown]
-    lines += [f"  and {more} more"] if more else []
+    lines = [f"{path}: {len(malformed)} malformed rows, nothing was started:", *listed(malformed)]
     lines.append(
         f"Expected rows with text in {question!r} and text or a number in {answer!r}. Correct or "
         "remove these rows, or name other columns (question_column, answer_column)."
@@ -238,20 +225,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
         for number, line in enumerate(file, start=1):
             advance(len(line))
             if line.strip():
-                yield Row(number=number, value=_parse_line(line, is_first=number == 1))
-
-
-def _parse_line(line: bytes, *, is_first: bool) -> Mapping[str, Any] | str:
-    try:
-        value = json.loads(line.decode("utf-8-sig" if is_first else "utf-8"))
-    except UnicodeDecodeError as error:
-        return f"not UTF-8 at byte {error.start}: expected a JSON object in UTF-8"
-    except RecursionError:
-        return "nested too deeply: expected a flat JSON object"
-    except ValueError as error:
-        start = line[:40].decode(errors="replace").strip()
-        return f"not JSON ({error}): {start!r}; expected one JSON object a line"
-    return value if isinstance(value, dict) else f"{_shorter(repr(value))}: expected a JSON object"
+                yield Row(number=number, value=parse_line(line, is_first=number == 1))
 
 
 def _read_parquet(path: Path, question_column: str, answer_column: str) -> Iterator[Row]:

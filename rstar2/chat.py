@@ -18,12 +18,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from rstar2.config import ChatConfig
+from rstar2.conversations import Message, check_conversation, prefill
 from rstar2.observation import format_observation
 from rstar2.types import Mask, TokenIds, ToolResult, read_only
 
@@ -83,16 +84,6 @@ PYTHON_TOOL = ToolSchema(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """One message of an SFT conversation."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
-    """Of `tool`: the text of an observation, see `Chat.format_observation`. Of `assistant`: the
-    whole sampled text without `<|im_end|>`; it begins with `<reason>` under `prefill_reason`."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Chat:
     """A tokenizer and a way to render. Safe to share between threads; see `open_chat`."""
@@ -133,7 +124,7 @@ class Chat:
 
         One that begins with a user message is rendered as a rollout of that question is, token by
         token. One that begins with a system message is rendered as it stands. Raises `ValueError`
-        where the roles do not alternate or the last message is not the assistant's.
+        where `check_conversation` does.
         """
         ids: list[int] = []
         mask: list[bool] = []
@@ -152,7 +143,7 @@ class Chat:
         return format_observation(result, style=self.config.style)
 
     def _conversation_parts(self, messages: Sequence[Message]) -> Iterator[tuple[bool, list[int]]]:
-        _check_roles(messages)
+        check_conversation(messages, self.config)
         tool_texts: list[str] = []
         for index, message in enumerate(messages):
             follows = messages[index + 1].role if index + 1 < len(messages) else None
@@ -169,7 +160,8 @@ class Chat:
                     yield False, self._observation(tool_texts)[0]
                     tool_texts = []
             else:
-                yield True, self._assistant_message(message.content, index)
+                sampled = self._tagged_text(message.content[len(prefill(self.config)) :])
+                yield True, [*sampled, self.stop_token_ids[0]]
 
     def _opening(self, question: str) -> list[int]:
         if self.config.style == "bare":
@@ -186,19 +178,7 @@ class Chat:
         return head + self._foreign(content) + tail
 
     def _assistant_header(self) -> list[int]:
-        return self._template(f"{IM_START}assistant\n{self._prefill}")
-
-    @property
-    def _prefill(self) -> str:
-        return "<reason>" if self.config.prefill_reason else ""
-
-    def _assistant_message(self, content: str, index: int) -> list[int]:
-        if not content.startswith(self._prefill):
-            raise ValueError(
-                f"message {index} (assistant) begins {content[:20]!r}: expected <reason>, which "
-                "the prompt brings under chat.prefill_reason; begin it so, or set it to false"
-            )
-        return [*self._tagged_text(content[len(self._prefill) :]), self.stop_token_ids[0]]
+        return self._template(f"{IM_START}assistant\n{prefill(self.config)}")
 
     def _observation(self, texts: Sequence[str]) -> tuple[list[int], list[bool]]:
         inner = "\n" if self.config.style == "full" else ""
@@ -320,24 +300,6 @@ def _check_appends(tagged: Tokenizer, plain: Tokenizer) -> None:
             f"the tokenizer turns {_PROBE!r} twice into {seen!r}: expected the same text; use a "
             "byte-level tokenizer without a prefix space (add_prefix_space=False) that changes no letter"
         )
-
-
-def _check_roles(messages: Sequence[Message]) -> None:
-    allowed = {
-        "system": ("user",),
-        "user": ("assistant",),
-        "assistant": ("user", "tool"),
-        "tool": ("assistant", "tool"),
-    }
-    expected: tuple[str, ...] = ("system", "user")
-    for index, message in enumerate(messages):
-        if message.role not in expected:
-            raise ValueError(
-                f"message {index} has the role {message.role!r}: expected {' or '.join(expected)}"
-            )
-        expected = allowed[message.role]
-    if not messages or messages[-1].role != "assistant":
-        raise ValueError("the last message must be the assistant's: there is nothing to learn from")
 
 
 def _signature(tool: ToolSchema) -> str:

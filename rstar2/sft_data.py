@@ -1,10 +1,10 @@
-"""SFT conversations: the laptop's, generated, or those of a file.
+"""The laptop's SFT conversations: generated, a function of a seed.
 
-Makes conversations from seeds, or reads them from a JSONL file. They teach format and tool use, not
-the problems: the question is one of the training split, but the program is drawn at random among
-those that fit the count of numbers, its operands copied from the question. The one thing they do
-say is that two clauses ask for two calls. Tool outputs are real: the snippets come from a fixed
-list of ours and run in this process. Deliberately does not batch or train (`infra.trainer`).
+They teach format and tool use, not the problems: the question is one of the training split, but the
+program is drawn at random among those that fit the count of numbers, its operands copied from the
+question. The one thing they do say is that two clauses ask for two calls. Tool outputs are real: the
+snippets come from a fixed list of ours and run in this process. Deliberately does not read files
+(`conversations`), batch or train (`infra.trainer`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ import io
 import json
 import random
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from rstar2.arithmetic import Question, call_splits, clause_words, draw_question
 from rstar2.arithmetic_wordings import FIRST, ONE_CALL, OPERATIONS, RESULT, TWO_CALL
-from rstar2.chat import Chat, Message
+from rstar2.conversations import Conversation, Message
 from rstar2.observation import format_observation
-from rstar2.types import Mask, TokenIds, ToolResult, ToolStatus
+from rstar2.types import ToolResult, ToolStatus
 
 TWO_CLAUSE_SHARE = 0.45
 SECOND_CALL_RATE = {1: 0.10, 2: 0.95}
@@ -42,20 +39,6 @@ REASON_RATE = 0.80
 DOUBLED_ANSWER_RATE = 0.08
 MISSING_TAG_RATE = 0.03
 
-Conversation = tuple[Message, ...]
-
-
-class SftDataError(ValueError):
-    """A conversation file is wrong; the message names the line, what was seen, what is expected."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class SftExample:
-    """A rendered conversation."""
-
-    token_ids: TokenIds  # [t]
-    loss_mask: Mask  # [t], true on the assistant's tokens
-
 
 def make_conversations(num: int, seed: int) -> tuple[Conversation, ...]:
     """`num` generated conversations, a function of the seed; none asks a held-out question.
@@ -64,29 +47,6 @@ def make_conversations(num: int, seed: int) -> tuple[Conversation, ...]:
     """
     generator = random.Random(f"sft conversations/{seed}")
     return tuple(_conversation(generator) for _ in range(num))
-
-
-def read_conversations(path: Path) -> tuple[Conversation, ...]:
-    """Conversations of a JSONL file, rows `{"messages": [{"role": …, "content": …}, …]}`.
-
-    Raises `SftDataError` that lists the first bad line; nothing is skipped.
-    """
-    rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        if line.strip():
-            rows.append(_read_row(line, f"{path}:{number}"))
-    if not rows:
-        raise SftDataError(f"{path}: no conversations; expected JSONL rows with `messages`")
-    return tuple(rows)
-
-
-def render_examples(conversations: Sequence[Conversation], chat: Chat) -> tuple[SftExample, ...]:
-    """Tokens and loss mask of each, the same tokens that a rollout would produce."""
-    examples = []
-    for conversation in conversations:
-        token_ids, loss_mask = chat.render_conversation(conversation)
-        examples.append(SftExample(token_ids=token_ids, loss_mask=loss_mask))
-    return tuple(examples)
 
 
 def run_snippet(code: str) -> ToolResult:
@@ -205,17 +165,3 @@ def _answer(value: str | None, generator: random.Random) -> str:
     if form < MISSING_TAG_RATE + DOUBLED_ANSWER_RATE:
         return f"<answer>{box}</answer><answer>{box}</answer>"
     return f"<answer>{box}</answer>"
-
-
-def _read_row(line: str, where: str) -> Conversation:
-    try:
-        row = json.loads(line)
-        messages = tuple(Message(role=m["role"], content=m["content"]) for m in row["messages"])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise SftDataError(
-            f"{where}: {line[:80]!r} is no conversation ({type(error).__name__}: {error}); "
-            'expected {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", …}]}'
-        ) from None
-    if not any(m.role == "assistant" for m in messages):
-        raise SftDataError(f"{where}: no message of the assistant, so nothing to learn from")
-    return messages

@@ -1,7 +1,7 @@
 """The files that a run reads: what is in them, and their hashes, so that a change is noticed.
 
-Reads the user's problem files through `data_catalog.sources`. Knows no Prefect: the command line
-checks inputs before anything starts.
+Reads the user's problem files through `data_catalog.sources`, conversations through
+`rstar2.conversations`. Knows no Prefect: the command line checks inputs before anything starts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from data_catalog.sources import SourceProblems, read_source
 from rstar2.config import EvaluationConfig, ProblemsConfig, RecipeConfig
+from rstar2.conversations import read_conversations
 from rstar2.problems import is_held_out
 from rstar2.profiles import base_folder
 from tasks.ledger import LedgerError
@@ -24,8 +25,11 @@ def input_files(config: RecipeConfig) -> dict[str, str]:
 
 
 def check_sources(config: RecipeConfig) -> None:
-    """Reads every problem file and looks for the base model, before anything starts."""
+    """Reads every file of problems or conversations, and looks for the base model, before anything
+    starts."""
     check_base(config.model.base)
+    if config.sft is not None and config.sft.data != "arithmetic":
+        read_conversations(Path(config.sft.data), config.chat)
     if config.evaluation.problems != "arithmetic":
         _check_split(read_problem_file(config.evaluation.problems, config.evaluation))
     for settings in config.stages.values():

@@ -16,11 +16,8 @@ from prefect.cache_policies import NO_CACHE
 
 from infra.trainer.base_model import make_base_model
 from rstar2.config import RecipeConfig, SftConfig
-from rstar2.sft_data import (
-    make_conversations,
-    read_conversations,
-    render_examples,
-)
+from rstar2.conversations import read_conversations
+from rstar2.sft_data import make_conversations
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Mask, Score, StageResult, TokenIds
 from tasks.ledger import Ledger
 from tasks.resources import Resources
@@ -62,9 +59,8 @@ def prepare_conversations(resources: Resources) -> Conversations:
         seed = derived_seed(resources.config.seed, STAGE)
         conversations = make_conversations(settings.num_conversations, seed)
     else:
-        conversations = read_conversations(Path(settings.data))
-    examples = render_examples(conversations, resources.chat)
-    return Conversations([(example.token_ids, example.loss_mask) for example in examples])
+        conversations = read_conversations(Path(settings.data), resources.config.chat)
+    return Conversations([resources.chat.render_conversation(each) for each in conversations])
 
 
 @task(name="train sft", cache_policy=NO_CACHE)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 
-from rstar2.chat import Chat, Message
+from rstar2.chat import Chat
+from rstar2.conversations import Message, prefill
 from tasks.ledger import Ledger, LedgerError
 
 QUESTION = "What is 2 + 2?"
@@ -39,7 +40,7 @@ def check_template(ledger: Ledger, chat: Chat) -> None:
 def rendering(chat: Chat) -> str:
     """A question, a call, its observation and an answer, as the policy sees them."""
     prompt = chat.decode(chat.render_prompt(QUESTION))
-    start = "<reason>" if chat.config.prefill_reason else ""
+    start = prefill(chat.config)
     messages = [
         Message(role="user", content=QUESTION),
         Message(role="assistant", content=f"{start}{CALL}"),

@@ -26,7 +26,7 @@ def make_tiny_base(folder: Path) -> None:
     from infra.trainer.base_model import load_tokenizer, make_base_model
     from infra.trainer.local import open_trainer
     from rstar2.chat import PYTHON_TOOL, open_chat
-    from rstar2.sft_data import make_conversations, render_examples
+    from rstar2.sft_data import make_conversations
     from rstar2.training.weights import load_model, save_model
 
     config = load_config("laptop", [f"seed={SEED}"])
@@ -38,7 +38,7 @@ def make_tiny_base(folder: Path) -> None:
         tokenizer = load_tokenizer(base)
         chat = open_chat(tokenizer, config.chat, [PYTHON_TOOL])
         conversations = make_conversations(config.sft.num_conversations, SEED)
-        examples = [(e.token_ids, e.loss_mask) for e in render_examples(conversations, chat)]
+        examples = [chat.render_conversation(each) for each in conversations]
         trainer = open_trainer(base, config)
         losses = trainer.sft(examples, start=0, stop=config.sft.num_steps)
         trainer.save(trained)

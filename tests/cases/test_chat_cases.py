@@ -10,8 +10,9 @@ from chat_tokenizer import SPECIAL, TAGS, make_tokenizer
 from tokenizers import normalizers
 
 from rstar2.agent_loop import Limits, run_rollout
-from rstar2.chat import PYTHON_TOOL, Message, ToolSchema, open_chat
+from rstar2.chat import PYTHON_TOOL, ToolSchema, open_chat
 from rstar2.config import ChatConfig
+from rstar2.conversations import Message
 from rstar2.protocols import GenerateRequest
 from rstar2.tool_calls import parse_tool_calls
 from rstar2.types import (

@@ -99,6 +99,14 @@ def test_a_line_that_is_not_utf8_is_malformed(tmp_path: Path) -> None:
         read_source(tmp_path / "a.jsonl")
 
 
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85", "\x1c"])
+def test_a_line_end_of_unicode_inside_a_string_splits_no_row(tmp_path: Path, inside: str) -> None:
+    rows = [{"question": f"1{inside}?", "answer": "1"}, {"question": "2?", "answer": "2"}]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path = write_jsonl(tmp_path / "a.jsonl", *lines)
+    assert [p.question for p in read_source(path).problems] == [f"1{inside}?", "2?"]
+
+
 def test_endless_numbers_and_deep_nesting_are_malformed(tmp_path: Path) -> None:
     long = '{"question": "1?", "answer": ' + "9" * 5000 + "}"
     deep = '{"question": ' * 100_000

@@ -7,8 +7,9 @@ import pytest
 from chat_tokenizer import make_tokenizer
 
 from rstar2.agent_loop import Limits, run_rollout, status_after
-from rstar2.chat import PYTHON_TOOL, Message, open_chat
+from rstar2.chat import PYTHON_TOOL, open_chat
 from rstar2.config import ChatConfig
+from rstar2.conversations import Message
 from rstar2.protocols import GenerateRequest
 from rstar2.types import (
     Completion,

@@ -12,8 +12,9 @@ from rstar2.arithmetic import (
     parse_question,
 )
 from rstar2.arithmetic_wordings import KNOWN_CLAUSES, OPERATIONS, UNSEEN_CLAUSES
-from rstar2.chat import Message, open_chat
+from rstar2.chat import open_chat
 from rstar2.config import ChatConfig, EvaluationConfig
+from rstar2.conversations import Message
 from rstar2.problems import has_prefix, is_held_out, problem_id
 from rstar2.profiles import load_config
 from rstar2.sft_data import make_conversations, run_snippet

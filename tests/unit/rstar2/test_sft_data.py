@@ -3,18 +3,10 @@
 import re
 from collections import Counter
 
-import pytest
-
 from rstar2.arithmetic import parse_question
 from rstar2.chat import open_chat
 from rstar2.config import ChatConfig
-from rstar2.sft_data import (
-    SftDataError,
-    make_conversations,
-    read_conversations,
-    render_examples,
-    run_snippet,
-)
+from rstar2.sft_data import make_conversations, run_snippet
 from rstar2.tiny_tokenizer import make_tiny_tokenizer
 from rstar2.types import ToolStatus
 
@@ -116,41 +108,9 @@ def test_a_snippet_that_works_prints():
 
 
 def test_only_the_assistants_tokens_are_learned():
-    (example,) = render_examples(make_conversations(1, seed=4), CHAT)
-    learned = CHAT.decode(example.token_ids[example.loss_mask])
+    (conversation,) = make_conversations(1, seed=4)
+    token_ids, mask = CHAT.render_conversation(conversation)
+    learned = CHAT.decode(token_ids[mask])
     assert learned.endswith("</answer><|im_end|>")
     assert "<tool_response>" not in learned
     assert "Please" not in learned
-
-
-def test_a_conversation_file_is_read(tmp_path):
-    path = tmp_path / "talks.jsonl"
-    path.write_text(
-        '{"messages": [{"role": "user", "content": "Hi"}, '
-        '{"role": "assistant", "content": "Hello"}]}\n\n'
-    )
-    ((user, assistant),) = read_conversations(path)
-    assert (user.content, assistant.role) == ("Hi", "assistant")
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "is no conversation"),
-        ('{"message": []}', "KeyError"),
-        ('{"messages": [{"role": "user", "content": "Hi"}]}', "no message of the assistant"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path, line, message):
-    path = tmp_path / "talks.jsonl"
-    path.write_text(line + "\n")
-    with pytest.raises(SftDataError, match=message) as raised:
-        read_conversations(path)
-    assert f"{path}:1" in str(raised.value)
-
-
-def test_an_empty_file_is_refused(tmp_path):
-    path = tmp_path / "talks.jsonl"
-    path.write_text("\n")
-    with pytest.raises(SftDataError, match="no conversations"):
-        read_conversations(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rstar2.config import RecipeConfig
+from rstar2.conversations import SftDataError
 from rstar2.profiles import load_config, override_config
 from tasks.inputs import check_sources, input_files, read_problem_file
 from tasks.ledger import LedgerError
@@ -54,6 +55,13 @@ def test_stage_and_evaluation_name_the_columns_of_their_files(tmp_path: Path) ->
 def test_a_missing_base_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=r"no config\.json in /nowhere"):
         check_sources(load_config("smoke", ['model.base="/nowhere"']))
+
+
+def test_a_bad_conversation_file_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    path = tmp_path / "talks.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n{\n')
+    with pytest.raises(SftDataError, match=r"2 malformed rows(.|\n)*line 1: (.|\n)*line 2: "):
+        check_sources(load_config("smoke", [f'sft.data="{path}"']))
 
 
 def test_a_changed_file_has_another_hash(tmp_path: Path) -> None:
