@@ -44,13 +44,13 @@ def filter_problems(
 ) -> tuple[Problem, ...]:
     """The kept problems in their order, each with its measured pass rate.
 
-    A problem without a verdict is kept as it is: nothing is known against it.
+    A problem without a verdict, or without a decided attempt, keeps what was known of it.
     """
     by_id = {verdict.problem_id: verdict for verdict in verdicts}
     kept = []
     for problem in problems:
         verdict = by_id.get(problem.problem_id)
-        if verdict is None:
+        if verdict is None or (verdict.decision == "keep" and verdict.pass_rate is None):
             kept.append(problem)
         elif verdict.decision == "keep":
             kept.append(replace(problem, pass_rate=verdict.pass_rate))

@@ -127,8 +127,8 @@ def rollout_statistics(groups: Sequence[Group], *, group_size: int) -> RolloutSt
 
 
 def is_solved(group: Group) -> bool:
-    """Every decided rollout is correct, and there is one."""
-    return bool(group.decided) and all(r.reward == 1.0 for r in group.decided)
+    """All rollouts are correct. One that failed or is undecided is not known to solve anything."""
+    return bool(group.rollouts) and all(r.reward == 1.0 for r in group.rollouts)
 
 
 def tool_error_rate(rollouts: Sequence[Rollout]) -> float:

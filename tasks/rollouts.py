@@ -20,9 +20,9 @@ from prefect.cache_policies import NO_CACHE
 
 from rstar2.agent_loop import Limits, run_rollout
 from rstar2.config import StageConfig
-from rstar2.problems import draw_problems
 from rstar2.reward import apply_verdict, known_verdict
 from rstar2.rollout_files import read_problems, write_rollouts
+from rstar2.rounds import groups_of_step
 from rstar2.types import ArtifactRef, Group, Problem, Rollout, RolloutStatus
 from tasks.resources import Resources
 
@@ -44,32 +44,21 @@ def collect_groups(
     started = time.perf_counter()
     settings = resources.config.stages[stage]
     problems = read_problems(resources.ledger.store.local_path(problem_set))
-    groups: list[Group] = []
-    num_rounds = 0
-    for round_index in range(1 + settings.max_refill_rounds):
-        missing = settings.num_problems_per_step - num_usable(groups, settings.group_size)
-        if missing <= 0:
-            break
-        drawn = draw_problems(
-            problems,
-            stage=stage,
-            step=step,
-            round=round_index,
-            num=missing,
-            shares=settings.shares,
-            seed=resources.config.seed,
-            drawn=[group.problem_id for group in groups],
-        )
-        if not drawn:
-            break
-        groups += sample_groups(
+    limits = stage_limits(resources, settings)
+    groups, num_rounds = groups_of_step(
+        problems,
+        settings,
+        stage=stage,
+        step=step,
+        seed=resources.config.seed,
+        sample=lambda drawn: sample_groups(
             resources,
             drawn,
-            limits=stage_limits(resources, settings),
+            limits=limits,
             num_rollouts=settings.num_rollouts,
             prefix=f"{stage}/{step}",
-        )
-        num_rounds += 1
+        ),
+    )
     ref = store_groups(resources, groups, resources.ledger.key(stage, f"step-{step:05d}"))
     return Collected(rollouts=ref, num_rounds=num_rounds, seconds=time.perf_counter() - started)
 
@@ -96,11 +85,6 @@ def stage_limits(resources: Resources, settings: StageConfig) -> Limits:
         temperature=rollout.temperature,
         top_p=rollout.top_p,
     )
-
-
-def num_usable(groups: Sequence[Group], group_size: int) -> int:
-    """Groups that can be trained on: signal, and at least G decided rollouts."""
-    return sum(group.has_signal and len(group.decided) >= group_size for group in groups)
 
 
 def store_groups(resources: Resources, groups: Sequence[Group], key: str) -> ArtifactRef:

@@ -18,9 +18,12 @@ def test_eight_of_eight_is_dropped() -> None:
     assert seen.reason == "solved 8 of 8 decided attempts: 8 or more are dropped"
 
 
-@pytest.mark.parametrize("num_correct", [0, 1, 7])
-def test_fewer_than_eight_are_kept(num_correct: int) -> None:
-    assert verdict([1.0] * num_correct + [0.0] * (8 - num_correct)).decision == "keep"
+@pytest.mark.parametrize(
+    ("num_correct", "pass_rate"), [(0, 0.0), (1, 0.125), (5, 0.625), (7, 0.875)]
+)
+def test_fewer_than_eight_are_kept_with_their_pass_rate(num_correct: int, pass_rate: float) -> None:
+    seen = verdict([1.0] * num_correct + [0.0] * (8 - num_correct))
+    assert (seen.decision, seen.pass_rate) == ("keep", pass_rate)
 
 
 def test_a_problem_never_solved_is_kept_and_says_so() -> None:
@@ -39,7 +42,7 @@ def test_an_undecided_attempt_is_no_success() -> None:
 def test_an_undecided_attempt_is_no_failure_either() -> None:
     seen = verdict([1.0] * 7 + [None], drop_at=7)
     assert seen.decision == "drop"
-    assert verdict([1.0, 0.0, None, None]).pass_rate == 0.5
+    assert verdict([1.0, 0.0, 0.0, 0.0, None, None]).pass_rate == 0.25
 
 
 def test_undecided_attempts_do_not_matter_once_it_cannot_be_solved_often_enough() -> None:
@@ -52,18 +55,27 @@ def test_without_a_decided_attempt_nothing_is_known() -> None:
 
 
 def test_kept_problems_carry_their_pass_rate() -> None:
+    groups = {"b": [1.0] * 8, "a": [1.0] * 3 + [0.0] * 5}
+    assert kept_of({"a": None, "b": None, "c": None}, groups) == {"a": 0.375, "c": None}
+
+
+def test_what_a_source_knew_is_replaced_by_what_was_measured_and_by_nothing_else() -> None:
+    known = {"measured": 0.25, "undecided": 0.25, "not-sampled": 0.25}
+    groups = {"measured": [1.0] * 5 + [0.0] * 3, "undecided": [None] * 8}
+    assert kept_of(known, groups) == {"measured": 0.625, "undecided": 0.25, "not-sampled": 0.25}
+
+
+def kept_of(
+    known: dict[str, float | None], groups: dict[str, list[float | None]]
+) -> dict[str, float | None]:
+    """Pass rate by id of the kept problems, in their order."""
     problems = [
-        Problem(problem_id=name, question="q", answer="1", source="s") for name in ("a", "b", "c")
+        Problem(problem_id=name, question="q", answer="1", source="s", pass_rate=rate)
+        for name, rate in known.items()
     ]
-    verdicts = difficulty_verdicts(
-        [
-            make_group([1.0] * 8, problem_id="b"),
-            make_group([1.0, 0.0] * 4, problem_id="a"),
-        ],
-        FilterConfig(),
-    )
-    kept = filter_problems(problems, verdicts)
-    assert [(p.problem_id, p.pass_rate) for p in kept] == [("a", 0.5), ("c", None)]
+    sampled = [make_group(rewards, problem_id=name) for name, rewards in groups.items()]
+    kept = filter_problems(problems, difficulty_verdicts(sampled, FilterConfig()))
+    return {p.problem_id: p.pass_rate for p in kept}
 
 
 def test_fewer_attempts_than_the_threshold_never_drop() -> None:

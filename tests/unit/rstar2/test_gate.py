@@ -150,6 +150,28 @@ def test_evaluation_rules(scores: list[float], is_flat: bool, is_saturated: bool
     assert (saturated.verdict is GateVerdict.PROMOTE) == is_saturated
 
 
+def test_steps_without_a_score_do_not_count_as_evaluations() -> None:
+    scores = [0.3, 0.5, 0.5, 0.5, 0.5]
+    for gap in (1, 2, 7):
+        series = [
+            make_step(n + 1, evaluation_score=scores[n // gap] if n % gap == gap - 1 else None)
+            for n in range(len(scores) * gap)
+        ]
+        config = {"rules": ["evaluation_saturated"], "evaluation_patience": 3}
+        ends = [n for n in range(4, len(series) + 1) if promotes(series[:n], **config)]
+        assert ends == [5 * gap]
+        assert decide(series, **config).evidence["evaluations"] == 5
+
+
+def promotes(series: Sequence[StepMetrics], **config: object) -> bool:
+    return decide(series, **config).verdict is GateVerdict.PROMOTE
+
+
+def test_between_two_evaluations_the_last_one_stands() -> None:
+    series = evaluated([0.3, 0.5, 0.49, 0.5, 0.5]) + [make_step(n) for n in (11, 12, 13)]
+    assert promotes(series, rules=["evaluation_saturated"])
+
+
 def test_an_evaluation_rule_without_evaluations_says_so() -> None:
     seen = decide(steps("reward", [0.5] * 8), rules=["evaluation_flat"])
     assert seen.reason == "rl-1 step 8: evaluation_flat needs 4 evaluations, 0 so far."

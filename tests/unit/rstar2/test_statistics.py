@@ -5,7 +5,7 @@ import math
 import pytest
 from rollout_builders import make_group, make_rollout, make_turn
 
-from rstar2.statistics import rollout_statistics, score, wilson_interval
+from rstar2.statistics import is_solved, rollout_statistics, score, wilson_interval
 from rstar2.types import Group, RolloutStatus
 
 
@@ -47,13 +47,17 @@ def test_all_solved_keeps_a_width() -> None:
 
 
 def test_undecided_attempts_are_left_out_and_counted() -> None:
-    seen = score("x", [make_group([1.0, None]), make_group([0.0, 0.0]), make_group([None, None])])
-    assert seen.mean == 0.5
-    assert (seen.num_problems, seen.num_attempts, seen.num_undecided) == (3, 6, 3)
+    """Means 2/3 and 0 of two problems with a decided attempt; the third enters no mean."""
+    groups = [make_group([1.0, 1.0, 0.0, None]), make_group([0.0] * 4), make_group([None] * 4)]
+    seen = score("x", groups)
+    assert seen.mean == pytest.approx(1 / 3)
+    assert (seen.num_problems, seen.num_attempts, seen.num_undecided) == (3, 12, 5)
 
 
 def test_problems_count_alike_whatever_their_attempts() -> None:
-    assert score("x", [make_group([1.0] * 9), make_group([0.0])]).mean == 0.5
+    """Means 1/3 and 1: over attempts it would be 6 of 12."""
+    groups = [make_group([1.0] * 3 + [0.0] * 6), make_group([1.0] * 3)]
+    assert score("x", groups).mean == pytest.approx(2 / 3)
 
 
 def test_without_a_decided_attempt_the_interval_is_everything() -> None:
@@ -80,7 +84,27 @@ def test_step_figures_count_groups_by_what_became_of_them() -> None:
     assert (seen["num_problems"], seen["num_rollouts"], seen["num_undecided"]) == (4, 16, 4)
     assert (seen["num_groups_without_signal"], seen["num_groups_too_small"]) == (2, 1)
     assert seen["reward"] == pytest.approx(7 / 12)
-    assert seen["solved_rate"] == 0.5
+    assert seen["solved_rate"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("rewards", "solved"),
+    [
+        ([1.0] * 4, True),
+        ([1.0] * 3 + [0.0], False),
+        ([1.0] * 3 + [None], False),  # undecided or failed: not known to be solved
+        ([None] * 4, False),
+        ([0.0] * 4, False),
+    ],
+)
+def test_a_problem_is_solved_when_every_rollout_was_correct(
+    rewards: list[float | None], solved: bool
+) -> None:
+    assert is_solved(make_group(rewards)) is solved
+
+
+def test_a_problem_without_rollouts_is_not_solved() -> None:
+    assert not is_solved(make_group([]))
 
 
 def test_truncation_counts_the_length_limit_over_all_rollouts() -> None:
