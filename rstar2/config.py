@@ -133,11 +133,14 @@ class ProblemsConfig(Section):
     """Where a stage's problems come from."""
 
     source: str = "arithmetic"
-    """`arithmetic` (generated), or a JSONL / Parquet file or folder of `datasets`."""
+    """`arithmetic` (generated), or a JSONL / Parquet file, a folder of `datasets`, or a set of the
+    hub, `hub:OWNER/NAME[/CONFIG]:SPLIT`."""
     num_problems: Count = 480
     """Generated problems per stage set; of a file, all are used."""
     question_column: str = "question"
     answer_column: str = "answer"
+    """`a.b` is the field `b` of the column `a`. Where neither default is there, the columns of a
+    published set are looked for (`data_catalog.layouts`)."""
 
 
 class StageConfig(Section):
@@ -217,7 +220,7 @@ class FilterConfig(Section):
 
 class EvaluationConfig(Section):
     problems: str = "arithmetic"
-    """`arithmetic` (held out, and in wordings never trained on), or a file."""
+    """`arithmetic` (held out, and in wordings never trained on), or a source as a stage has."""
     question_column: str = "question"
     answer_column: str = "answer"
     """Of a file."""

@@ -28,6 +28,11 @@ def parse_line(line: bytes, *, is_first: bool) -> Mapping[str, Any] | str:
     except ValueError as error:
         start = line[:40].decode(errors="replace").strip()
         return f"not JSON ({error}): {start!r}; expected one JSON object a line"
+    return object_or_reason(value)
+
+
+def object_or_reason(value: object) -> Mapping[str, Any] | str:
+    """A value of JSON where it is an object, else what it is instead."""
     return value if isinstance(value, dict) else f"{shorter(repr(value))}: expected a JSON object"
 
 

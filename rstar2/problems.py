@@ -41,6 +41,11 @@ def is_held_out(problem_id: str) -> bool:
     return int(problem_id, 16) % HELD_OUT_ONE_IN == 0
 
 
+def is_hub_source(source: str) -> bool:
+    """Whether a source is a set of the hub, `hub:OWNER/NAME[/CONFIG]:SPLIT`, and no path."""
+    return source.startswith("hub:")
+
+
 def has_prefix(source: str, prefix: str) -> bool:
     """Whether `source` is `prefix` or lies under it: `a/b/c` is under `a/b`, `a/bc` is not."""
     return source == prefix or source.startswith(prefix + "/")

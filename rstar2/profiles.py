@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from rstar2.config import ConfigError, RecipeConfig
 from rstar2.config_section import Section
+from rstar2.problems import is_hub_source
 
 
 def profile_names() -> list[str]:
@@ -35,14 +36,39 @@ def load_config(profile: str, overrides: Sequence[str] = ()) -> RecipeConfig:
     return _validated(profile, tree, overrides)
 
 
-def problem_overrides(profile: str, problems: str | Path | None) -> list[str]:
-    """Overrides by which every stage and the evaluation read the user's file; none without one."""
+def problem_overrides(
+    profile: str, problems: str | Path | None, columns: Sequence[str] = ()
+) -> list[str]:
+    """Overrides by which every stage and the evaluation read the user's source; none without one.
+
+    `columns` holds `question=COLUMN` and `answer=COLUMN`, as `rstar2 run --map` takes them.
+    """
+    named = [_column_field(entry) for entry in columns]
     if problems is None:
+        if columns:
+            raise ConfigError(f"--map {columns[0]} names a column of no file: add --problems FILE")
         return []
-    path = Path(problems).absolute().as_posix()
+    text = str(problems)
+    source = text if is_hub_source(text) else Path(text).absolute().as_posix()
     stages = load_config(profile).stages
     keys = [f"stages.{name}.problems.source" for name in stages] + ["evaluation.problems"]
-    return [f'{key}="{path}"' for key in keys] + [f"stages.{name}.shares={{}}" for name in stages]
+    places = [*(f"stages.{name}.problems" for name in stages), "evaluation"]
+    return [
+        *(f'{key}="{source}"' for key in keys),
+        *(f"stages.{name}.shares={{}}" for name in stages),
+        *(f'{place}.{field}="{column}"' for place in places for field, column in named),
+    ]
+
+
+def _column_field(entry: str) -> tuple[str, str]:
+    """The setting and the column of `question=problem`."""
+    name, _, column = entry.partition("=")
+    if name not in ("question", "answer") or not column:
+        raise ConfigError(
+            f"--map {entry}: expected question=COLUMN or answer=COLUMN, as in "
+            "answer=reward_model.ground_truth"
+        )
+    return f"{name}_column", column
 
 
 def override_config(config: RecipeConfig, overrides: Sequence[str]) -> RecipeConfig:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from data_catalog.row_sources import hub_files
 from data_catalog.sources import SourceProblems, read_source
 from rstar2.config import EvaluationConfig, ProblemsConfig, RecipeConfig
 from rstar2.conversations import read_conversations
-from rstar2.problems import is_held_out
+from rstar2.problems import is_held_out, is_hub_source
 from rstar2.profiles import base_folder
 from tasks.ledger import LedgerError
 
@@ -21,7 +22,7 @@ def input_files(config: RecipeConfig) -> dict[str, str]:
     """sha256 of each file that the run reads problems or conversations from."""
     names = {settings.problems.source for settings in config.stages.values()}
     names |= {config.evaluation.problems, config.sft.data if config.sft else "arithmetic"}
-    return {name: _sha256(Path(name)) for name in sorted(names - {"arithmetic"})}
+    return {name: _source_sha256(name) for name in sorted(names - {"arithmetic"})}
 
 
 def check_sources(config: RecipeConfig) -> None:
@@ -67,12 +68,21 @@ def read_problem_file(path: str, columns: ProblemsConfig | EvaluationConfig) -> 
     )
 
 
+def _source_sha256(source: str) -> str:
+    if not is_hub_source(source):
+        return _sha256(Path(source))
+    files = sorted(map(_sha256, hub_files(source)))
+    return hashlib.sha256("".join(files).encode()).hexdigest()
+
+
 def _sha256(path: Path) -> str:
     if path.is_dir():
         parts = sorted(p for p in path.rglob("*") if p.is_file())
         return hashlib.sha256("".join(map(_sha256, parts)).encode()).hexdigest()
     if not path.is_file():
         raise LedgerError(
-            f"no such file: {path}; expected a JSONL or Parquet file, or a folder of `datasets`"
+            f"no such file: {path}; expected a JSONL or Parquet file, a folder of `datasets`, or "
+            "hub:OWNER/NAME[/CONFIG]:SPLIT"
         )
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

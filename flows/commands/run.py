@@ -6,7 +6,6 @@ The same flow as the deployment. Checks everything that can be wrong before it s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -17,7 +16,8 @@ def run(
     /,
     *,
     run: str | None = None,
-    problems: Path | None = None,
+    problems: str | None = None,
+    map: Annotated[list[str] | None, Parameter(negative="")] = None,
     set: Annotated[list[str] | None, Parameter(negative="")] = None,
 ) -> int:
     """Train a model by the whole recipe; a run of that name is continued.
@@ -31,7 +31,9 @@ def run(
     run
         Name of the run. Without it a new one is made.
     problems
-        Your own problems: JSONL, Parquet, or a folder of `datasets`.
+        Your own problems: JSONL, Parquet, a folder of `datasets`, or hub:OWNER/NAME[/CONFIG]:SPLIT.
+    map
+        Which column is which, as in `--map question=problem --map answer=solution.final`.
     set
         Overrides one setting, as in `gates.rl-1.threshold=0.08`; may be repeated.
     """
@@ -40,7 +42,7 @@ def run(
     from tasks.inputs import check_sources
     from tasks.ledger import open_ledger
 
-    overrides = [*(set or []), *problem_overrides(profile, problems)]
+    overrides = [*(set or []), *problem_overrides(profile, problems, map or ())]
     config = load_config(profile, overrides)
     open_store(config.storage).probe()
     name = _checked_name(run) if run else None

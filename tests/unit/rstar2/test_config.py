@@ -15,6 +15,7 @@ from rstar2.profiles import (
     config_difference,
     config_hash,
     load_config,
+    problem_overrides,
     profile_names,
 )
 
@@ -210,3 +211,25 @@ def test_nouns_and_configuration_load_neither_torch_nor_prefect() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "[]\n"
+
+
+def test_problems_and_their_columns_become_overrides_of_every_stage_and_the_evaluation() -> None:
+    columns = ["question=problem", "answer=solution.final"]
+    overrides = problem_overrides("smoke", "hub:owner/set:train", columns)
+    config = load_config("smoke", overrides)
+    for settings in (config.stages["rl-1"].problems, config.evaluation):
+        assert settings.question_column == "problem"
+        assert settings.answer_column == "solution.final"
+    assert config.stages["rl-3"].problems.source == "hub:owner/set:train"
+    assert config.evaluation.problems == "hub:owner/set:train"
+
+
+@pytest.mark.parametrize("entry", ["prompt=problem", "question", "question="])
+def test_a_mapping_of_something_else_is_refused(entry: str) -> None:
+    with pytest.raises(ConfigError, match="expected question=COLUMN or answer=COLUMN"):
+        problem_overrides("smoke", "a.jsonl", [entry])
+
+
+def test_a_mapping_without_a_file_is_refused() -> None:
+    with pytest.raises(ConfigError, match="add --problems FILE"):
+        problem_overrides("smoke", None, ["question=problem"])
