@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -51,14 +50,12 @@ async def run_rollout(
     execute: Execute,
     *,
     limits: Limits,
-    tools: frozenset[str],
-    answer_tags: Literal["required", "optional"],
     rollout_id: str,
     seed: int,
 ) -> Rollout:
     """One attempt at the problem. Frees the engine's state for it however it ends.
 
-    `tools` are the names that may be called. Raises what the engine raises; a sandbox that could
+    The tools that may be called are the chat's. Raises what the engine raises; a sandbox that could
     not run a call ends the rollout as `failed`.
     """
     prompt = chat.render_prompt(problem.question)
@@ -84,7 +81,6 @@ async def run_rollout(
                 completion,
                 chat,
                 execute,
-                tools=tools,
                 is_last_turn=len(turns) + 1 >= limits.max_turns,
                 room=room,
                 call_prefix=f"{rollout_id}/{len(turns)}",
@@ -101,7 +97,7 @@ async def run_rollout(
         prompt_token_ids=prompt,
         turns=tuple(turns),
         status=status,
-        answer=extract_answer(text, answer_tags),
+        answer=extract_answer(text, chat.config.answer_tags),
         num_answer_tags=count_answer_tags(text),
     )
 
@@ -134,7 +130,6 @@ async def _answer_turn(
     chat: Chat,
     execute: Execute,
     *,
-    tools: frozenset[str],
     is_last_turn: bool,
     room: int,
     call_prefix: str,
@@ -150,7 +145,7 @@ async def _answer_turn(
     status = status_after(reason, num_calls=len(calls), is_last_turn=is_last_turn)
     if status is not None:
         return Turn(completion=completion, tool_calls=calls), status
-    results = await _run_calls(calls, chat, execute, tools=tools, call_prefix=call_prefix)
+    results = await _run_calls(calls, chat, execute, call_prefix=call_prefix)
     observation, results = chat.render_observation(results)
     status = status_after(
         reason,
@@ -175,7 +170,6 @@ async def _run_calls(
     chat: Chat,
     execute: Execute,
     *,
-    tools: frozenset[str],
     call_prefix: str,
 ) -> tuple[ToolResult, ...]:
     """One result for each call, in order. After an unavailable one the rest is not run."""
@@ -184,7 +178,7 @@ async def _run_calls(
         if results and results[-1].status is ToolStatus.UNAVAILABLE:
             results.append(ToolResult(status=ToolStatus.UNAVAILABLE, detail="Not run."))
             continue
-        refusal = _refuse(call, chat, tools)
+        refusal = _refuse(call, chat)
         if refusal is not None or isinstance(call, MalformedToolCall):
             results.append(refusal or ToolResult(status=ToolStatus.MALFORMED))
         else:
@@ -192,20 +186,18 @@ async def _run_calls(
     return tuple(results)
 
 
-def _refuse(
-    call: ToolCall | MalformedToolCall, chat: Chat, tools: frozenset[str]
-) -> ToolResult | None:
+def _refuse(call: ToolCall | MalformedToolCall, chat: Chat) -> ToolResult | None:
     """The answer to a call that no sandbox needs to see, or None."""
     if isinstance(call, MalformedToolCall):
         detail = f"At character {call.position}: {call.reason}."
         return ToolResult(status=ToolStatus.MALFORMED, detail=detail)
+    tools = {tool.name: tool for tool in chat.tools}
     if call.name not in tools:
         detail = f"{call.name[:40]!r} is none of: {', '.join(sorted(tools))}."
         return ToolResult(status=ToolStatus.UNKNOWN_TOOL, detail=detail)
-    for tool in chat.tools:
-        fault = check_arguments(call, tool.parameters) if tool.name == call.name else None
-        if fault is not None:
-            return ToolResult(status=ToolStatus.MALFORMED, detail=f"In {call.name}: {fault}.")
+    fault = check_arguments(call, tools[call.name].parameters)
+    if fault is not None:
+        return ToolResult(status=ToolStatus.MALFORMED, detail=f"In {call.name}: {fault}.")
     return None
 
 

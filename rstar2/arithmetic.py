@@ -163,36 +163,6 @@ def is_own_program(question: Question, program: Program) -> bool:
     ) == sorted(question.numbers[:num_first])
 
 
-def parse_question(text: str) -> Question:
-    """The question behind a text that `draw_question` wrote; `ValueError` for any other."""
-    for clauses in (KNOWN_CLAUSES, UNSEEN_CLAUSES):
-        for operations in [(name,) for name in ONE_CALL] + list(TWO_CALL):
-            question = _match(text, operations, clauses)
-            if question is not None:
-                return question
-    raise ValueError(f"not one of the arithmetic questions: {text!r}")
-
-
-def _match(
-    text: str, operations: tuple[str, ...], clauses: Mapping[str, tuple[str, str]]
-) -> Question | None:
-    numbers = tuple(
-        int(word) for word in text.strip(".").replace(",", " ").split() if word.isdigit()
-    )
-    num_expected = OPERATIONS[operations[0]].num_operands + sum(
-        OPERATIONS[name].num_operands - 1 for name in operations[1:]
-    )
-    if len(numbers) != num_expected:
-        return None
-    wordings: list[tuple[str, ...]] = [()]
-    for name in operations:
-        wordings = [(*done, clause) for done in wordings for clause in clauses[name]]
-    for wording in wordings:
-        if write_question(wording, operations, numbers) == text:
-            return Question(operations=operations, numbers=numbers, text=text)
-    return None
-
-
 def _kinds(num_problems: int, shares: Mapping[str, float]) -> list[tuple[tuple[str, ...], int]]:
     """How many problems of each kind: shares first, the rest one-call; alternating within each.
 

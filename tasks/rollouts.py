@@ -133,8 +133,6 @@ async def _graded_rollout(
         resources.pool.generate,
         resources.execute,
         limits=limits,
-        tools=frozenset(tool.name for tool in resources.chat.tools),
-        answer_tags=resources.config.chat.answer_tags,
         rollout_id=rollout_id,
         seed=derived_seed(resources.config.seed, rollout_id),
     )

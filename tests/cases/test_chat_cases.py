@@ -7,24 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from chat_tokenizer import SPECIAL, TAGS, make_tokenizer
+from scripted_engine import Script
 from tokenizers import normalizers
 
 from rstar2.agent_loop import Limits, run_rollout
 from rstar2.chat import PYTHON_TOOL, ToolSchema, open_chat
 from rstar2.config import ChatConfig
 from rstar2.conversations import Message
-from rstar2.protocols import GenerateRequest
 from rstar2.tool_calls import parse_tool_calls
 from rstar2.types import (
-    Completion,
-    FinishReason,
     Problem,
     Rollout,
     RolloutStatus,
     ToolCall,
     ToolResult,
     ToolStatus,
-    read_only,
 )
 
 TOKENIZER = make_tokenizer()
@@ -41,28 +38,6 @@ MESSAGES = [
 ]
 
 
-class Script:
-    """An engine that answers with the next text, cut to what it is allowed."""
-
-    def __init__(self, *texts: str) -> None:
-        self.texts = list(texts)
-        self.requests: list[GenerateRequest] = []
-
-    async def __call__(self, request: GenerateRequest, /) -> Completion:
-        self.requests.append(request)
-        ids = TOKENIZER.encode(self.texts.pop(0))[: request.max_new_tokens]
-        reason = FinishReason.STOP if ids[-1] == END else FinishReason.LENGTH
-        return Completion(
-            token_ids=read_only(ids, np.int32),
-            logprobs=read_only(np.zeros(len(ids)), np.float32),
-            finish_reason=reason,
-            policy_versions=(),
-        )
-
-    def release(self, rollout_id: str, /) -> None:
-        pass
-
-
 async def execute(call: ToolCall, /, *, call_id: str) -> ToolResult:
     return ToolResult(status=ToolStatus.OK, stdout=f"{call.arguments['code']}\n")
 
@@ -73,9 +48,7 @@ async def roll(engine: Script, *, max_response_tokens: int = 1000) -> Rollout:
         FULL,
         engine,
         execute,
-        limits=Limits(max_response_tokens=max_response_tokens, max_turns=4, temperature=1.0),
-        tools=frozenset({"python"}),
-        answer_tags="required",
+        limits=Limits(max_response_tokens=max_response_tokens, max_turns=4, temperature=0.6),
         rollout_id="r",
         seed=1,
     )
@@ -96,7 +69,9 @@ def test_k1_newline_after_a_turn_is_there_and_masked():
 
 
 async def test_k1_rollout_has_the_tokens_of_the_rendering():
-    rollout = await roll(Script(f"{CALL}<|im_end|>", "<answer>\\boxed{2}</answer><|im_end|>"))
+    rollout = await roll(
+        Script(TOKENIZER, f"{CALL}<|im_end|>", "<answer>\\boxed{2}</answer><|im_end|>")
+    )
     ids, mask = FULL.render_conversation(MESSAGES)
     np.testing.assert_array_equal(rollout.token_ids, ids)
     np.testing.assert_array_equal(rollout.loss_mask, mask)
@@ -104,7 +79,7 @@ async def test_k1_rollout_has_the_tokens_of_the_rendering():
 
 async def test_k2_thought_of_an_earlier_turn_is_kept():
     engine = Script(
-        f"<think>2 is 2</think>{CALL}<|im_end|>", "<answer>\\boxed{2}</answer><|im_end|>"
+        TOKENIZER, f"<think>2 is 2</think>{CALL}<|im_end|>", "<answer>\\boxed{2}</answer><|im_end|>"
     )
     await roll(engine)
     assert "<think>2 is 2</think>" in FULL.decode(engine.requests[1].token_ids)
@@ -214,14 +189,14 @@ def test_t14_text_of_others_keeps_its_unicode_form(normalizer, style):
 
 
 async def test_t6_call_cut_by_the_limit_is_a_truncation_and_not_an_answer():
-    rollout = await roll(Script(f"{CALL}<|im_end|>"), max_response_tokens=12)
+    rollout = await roll(Script(TOKENIZER, f"{CALL}<|im_end|>"), max_response_tokens=12)
     assert rollout.status is RolloutStatus.TRUNCATED_LENGTH
     assert rollout.num_tool_calls == 0
 
 
 async def test_t17_unknown_tool_is_told_so_and_counts_as_an_error():
     text = CALL.replace("python", "bash")
-    engine = Script(f"{text}<|im_end|>", "<answer>\\boxed{2}</answer><|im_end|>")
+    engine = Script(TOKENIZER, f"{text}<|im_end|>", "<answer>\\boxed{2}</answer><|im_end|>")
     rollout = await roll(engine)
     assert "Unknown tool. 'bash' is none of: python." in FULL.decode(engine.requests[1].token_ids)
     assert rollout.num_tool_errors == 1
@@ -233,11 +208,11 @@ async def test_s1_value_of_a_last_expression_is_shown():
 
 
 async def test_g6_rollout_without_a_call_has_no_tool_error():
-    rollout = await roll(Script("<answer>\\boxed{2}</answer><|im_end|>"))
+    rollout = await roll(Script(TOKENIZER, "<answer>\\boxed{2}</answer><|im_end|>"))
     assert (rollout.num_tool_calls, rollout.num_tool_errors) == (0, 0)
 
 
 async def test_g18_engine_samples_at_the_temperature_of_the_limits():
-    engine = Script("<answer>\\boxed{2}</answer><|im_end|>")
+    engine = Script(TOKENIZER, "<answer>\\boxed{2}</answer><|im_end|>")
     await roll(engine)
-    assert engine.requests[0].temperature == 1.0
+    assert engine.requests[0].temperature == 0.6

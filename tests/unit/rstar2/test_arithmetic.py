@@ -1,6 +1,7 @@
 """The laptop problems: right answers, no shortcuts, splits that never meet, the lengths they need."""
 
 import pytest
+from question_reader import parse_question
 
 from rstar2.arithmetic import (
     Question,
@@ -9,7 +10,6 @@ from rstar2.arithmetic import (
     clause_words,
     generate_problems,
     is_own_program,
-    parse_question,
 )
 from rstar2.arithmetic_wordings import KNOWN_CLAUSES, OPERATIONS, UNSEEN_CLAUSES
 from rstar2.chat import open_chat
@@ -91,11 +91,6 @@ def test_answers_of_known_questions():
     assert solved("Please take the gcd of 12 and 34.") == 2
     assert solved("Please multiply 58 by 70, then find the sum of the result and 42.") == 4102
     assert solved("Please multiply 44 by 39, then take the digit sum of the result.") == 15
-
-
-def test_a_foreign_question_is_refused():
-    with pytest.raises(ValueError, match="not one of the arithmetic questions"):
-        parse_question("Please add 12 and 13 and 14.")
 
 
 @pytest.mark.parametrize(("split", "seed", "share"), POOLS)

@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 
-from rstar2.arithmetic import parse_question
+from question_reader import parse_question
+
 from rstar2.chat import open_chat
 from rstar2.config import ChatConfig
 from rstar2.sft_data import make_conversations, run_snippet
