@@ -6,18 +6,24 @@ import itertools
 
 import pytest
 import torch
+from chat_tokenizer import make_tokenizer
 from pydantic import ValidationError
 from rollout_builders import make_group, make_rollout, make_sample
+from scripted_engine import Script
 
 from rstar2.advantage import group_advantages
+from rstar2.agent_loop import Limits, run_rollout
 from rstar2.batching import build_samples, micro_batches, split_updates
-from rstar2.config import ConfigError, OptimizerConfig, TinyModel, TrainerConfig
+from rstar2.chat import PYTHON_TOOL, open_chat
+from rstar2.config import ChatConfig, ConfigError, OptimizerConfig, TinyModel, TrainerConfig
+from rstar2.grading import grade_exact
 from rstar2.profiles import load_config
+from rstar2.reward import apply_verdict, known_verdict
 from rstar2.roc import penalties, resample_on_correct
 from rstar2.training.engine import TrainingEngine
 from rstar2.training.logprobs import token_logprobs
 from rstar2.training.weights import build_tiny_model
-from rstar2.types import Batch, Group, ToolResult, ToolStatus, Turn
+from rstar2.types import Batch, Group, Problem, Rollout, ToolCall, ToolResult, ToolStatus, Turn
 
 TINY = TinyModel(
     hidden_size=16,
@@ -68,9 +74,64 @@ def test_g4_a_correct_answer_in_one_turn_has_no_format_penalty() -> None:
     assert penalties(make_rollout(statuses=(), num_answer_tags=1))[1] == 0.0
 
 
-def test_g5_a_tag_named_in_prose_counts_as_a_tag() -> None:
-    """Two tags in one turn: min(1, (2 - 1) / 1). Documented in `penalties`."""
-    assert penalties(make_rollout(statuses=(), num_answer_tags=2))[1] == 1.0
+TOKENIZER = make_tokenizer()
+CHAT = open_chat(TOKENIZER, ChatConfig(style="bare", prefill_reason=False), [PYTHON_TOOL])
+CALL = '<tool_call>{"name": "python", "arguments": {"code": "4"}}</tool_call><|im_end|>'
+ANSWER = r"<answer>\boxed{4}</answer>"
+NAMED = "I must put it in `<answer>` tags. "
+
+
+async def attempt(rollout_id: str, *texts: str) -> Rollout:
+    """A rollout whose policy says `texts`, graded against 4."""
+
+    async def execute(call: ToolCall, /, *, call_id: str) -> ToolResult:
+        return ToolResult(status=ToolStatus.OK, stdout="4")
+
+    rollout = await run_rollout(
+        Problem(problem_id="p", question="2 + 2?", answer="4", source="test"),
+        CHAT,
+        Script(TOKENIZER, *texts),
+        execute,
+        limits=Limits(max_response_tokens=500, max_turns=4, temperature=0.7),
+        rollout_id=rollout_id,
+        seed=1,
+    )
+    verdict = known_verdict(rollout) or grade_exact("4", rollout.answer or "")
+    assert verdict is not None
+    return apply_verdict(rollout, verdict)
+
+
+@pytest.mark.parametrize(
+    ("texts", "reward", "p_format"),
+    [
+        ([f"{ANSWER}<|im_end|>"], 1.0, 0.0),
+        ([f"{NAMED}{ANSWER}<|im_end|>"], 1.0, 0.0),
+        ([f"{ANSWER}{ANSWER}<|im_end|>"], 1.0, 1.0),
+        ([CALL, f"{ANSWER}{ANSWER}<|im_end|>"], 1.0, 0.5),
+        ([CALL, f"{NAMED}{ANSWER}<|im_end|>"], 1.0, 0.0),
+        ([r"\boxed{4}<|im_end|>"], 0.0, 1.0),
+        ([r"<answer>\boxed{4}<|im_end|>"], 0.0, 1.0),
+    ],
+)
+async def test_g5_format_penalty_from_the_text_of_a_rollout(
+    texts: list[str], reward: float, p_format: float
+) -> None:
+    rollout = await attempt("r", *texts)
+    assert (rollout.reward, penalties(rollout)[1]) == (reward, p_format)
+
+
+async def test_g5_roc_prefers_the_text_without_a_format_fault() -> None:
+    rollouts = [
+        await attempt("twice", CALL, f"{ANSWER}{ANSWER}<|im_end|>"),
+        await attempt("once", CALL, f"{ANSWER}<|im_end|>"),
+        await attempt("untagged", CALL, r"\boxed{4}<|im_end|>"),
+        await attempt("wrong", CALL, r"<answer>\boxed{5}</answer><|im_end|>"),
+    ]
+    for seed in range(10):
+        group = Group(problem_id="p", rollouts=tuple(rollouts))
+        kept = resample_on_correct(group, group_size=2, rule="paper", seed=seed)
+        assert kept is not None
+        assert {r.rollout_id for r in kept.rollouts if r.reward} == {"once"}
 
 
 def test_g6_no_call_is_exactly_half() -> None:
