@@ -34,6 +34,10 @@ class StoreError(RuntimeError):
         super().__init__(f"{what}: {seen}; expected {expected}. {next_step}")
 
 
+class StoreAddressError(StoreError, ValueError):
+    """What is given as a store's address is none."""
+
+
 class ObjectStore(Protocol):
     """A folder or a bucket. Its methods raise `StoreError`, no other library's error."""
 
@@ -142,7 +146,7 @@ def open_store(uri: str, *, cache: Path | None = None) -> ObjectStore:
 
         return open_s3_store(uri, cache=cache or Path.home() / ".cache" / "rstar2")
     if "://" in uri:
-        raise StoreError(
+        raise StoreAddressError(
             "unknown kind of storage",
             seen=repr(uri),
             expected="a folder or s3://bucket/prefix",

@@ -83,7 +83,7 @@ class FolderStore:
     def local_path(self, what: ArtifactRef | str) -> Path:
         key = what if isinstance(what, str) else what.uri
         path = self._root / check_key(key)
-        if not path.exists():
+        if not self.exists(key):
             raise missing(key, self.uri)
         if isinstance(what, ArtifactRef):
             self._check(what, path)
@@ -106,16 +106,17 @@ class FolderStore:
 
     def exists(self, key: str) -> bool:
         path = self._root / check_key(key)
-        return path.is_file() or (path / LISTING).is_file()
+        with explained(path):
+            return path.is_file() or (path / LISTING).is_file()
 
     def list(self, prefix: str = "") -> list[str]:
         prefix = check_prefix(prefix)
         start = self._root / prefix
-        if start.is_file():
-            return [prefix]
         found = []
         with explained(start):
-            for folder, _, names in os.walk(start):
+            if start.is_file():
+                return [prefix]
+            for folder, _, names in os.walk(start, onerror=_raise_unless_gone):
                 base = Path(folder).relative_to(self._root)
                 found += [(base / n).as_posix() for n in names if not n.startswith(TEMPORARY)]
         return sorted(found)
@@ -191,7 +192,9 @@ class FolderStore:
         self._seen[path] = (status.st_mtime_ns, status.st_size, sha256)
 
     def _check(self, ref: ArtifactRef, path: Path) -> None:
-        if path.is_file():
+        with explained(path):
+            is_file = path.is_file()
+        if is_file:
             self._check_file(ref.uri, path, FileEntry(sha256=ref.sha256, num_bytes=ref.num_bytes))
             return
         listing = self._listing(ref.uri)
@@ -204,9 +207,9 @@ class FolderStore:
             self._check_file(f"{ref.uri}/{name}", path / name, entry)
 
     def _check_file(self, key: str, path: Path, expected: FileEntry) -> None:
-        if not path.is_file():
-            raise missing(key, self.uri)
         with explained(path):
+            if not path.is_file():
+                raise missing(key, self.uri)
             status = path.stat()
             if status.st_size != expected.num_bytes:
                 raise damaged(
@@ -218,6 +221,12 @@ class FolderStore:
             raise damaged(
                 key, seen=f"sha256 {self._seen[path][2]}", expected=f"sha256 {expected.sha256}"
             )
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """A folder that is not there, or no more, is empty; one that cannot be read is not."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _write_locked(temporary: Path, source: BinaryIO, target: Path) -> FileEntry:

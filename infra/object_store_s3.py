@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,6 +32,7 @@ from infra.object_store import (
     LISTING,
     FileEntry,
     Listing,
+    StoreAddressError,
     StoreError,
     check_key,
     check_prefix,
@@ -58,18 +59,34 @@ WRITER = "writer"
 
 
 def open_s3_store(uri: str, *, cache: Path) -> S3Store:
-    parts = urlsplit(uri)
-    if not parts.netloc or parts.username or parts.query:
-        raise StoreError(
-            "not an S3 address",
-            seen=f"s3://{parts.hostname or ''}{parts.path}",
-            expected="s3://bucket or s3://bucket/prefix, without credentials",
-            next_step="Give credentials through AWS_PROFILE or AWS_ACCESS_KEY_ID.",
-        )
-    client = boto3.client("s3", config=Config(retries={"mode": "standard", "max_attempts": 10}))
-    place = f"{client.meta.endpoint_url}/{parts.netloc}{parts.path}"
+    bucket, prefix = _bucket_and_prefix(uri)
+    try:
+        client = boto3.client("s3", config=Config(retries={"mode": "standard", "max_attempts": 10}))
+    except ValueError as error:
+        raise StoreAddressError(
+            "the S3 endpoint is no address",
+            seen=str(error),
+            expected="an address like http://127.0.0.1:9000",
+            next_step="Correct AWS_ENDPOINT_URL, or unset it for Amazon's own.",
+        ) from None
+    place = f"{client.meta.endpoint_url}/{bucket}{prefix}"
     folder = cache / hashlib.sha256(place.encode()).hexdigest()[:16]
-    return S3Store(client, parts.netloc, parts.path.strip("/"), folder)
+    return S3Store(client, bucket, prefix.strip("/"), folder)
+
+
+def _bucket_and_prefix(uri: str) -> tuple[str, str]:
+    seen = "s3://…"  # what does not parse may hold a password anywhere
+    with suppress(ValueError):
+        parts = urlsplit(uri)
+        if parts.netloc and not parts.username and not parts.query:
+            return parts.netloc, parts.path
+        seen = f"s3://{parts.hostname or ''}{parts.path}"
+    raise StoreAddressError(
+        "not an S3 address",
+        seen=seen,
+        expected="s3://bucket or s3://bucket/prefix, without credentials",
+        next_step="Give credentials through AWS_PROFILE or AWS_ACCESS_KEY_ID.",
+    )
 
 
 class S3Store:

@@ -88,6 +88,8 @@ class Ownership:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._is_lost = False
+        self._is_settled = True
+        """The record's commit, if it has one, lies at its key."""
 
     @property
     def token(self) -> int:
@@ -102,23 +104,25 @@ class Ownership:
     def commit(self, key: str, data: bytes) -> bool:
         """Writes `data` to `key` if nothing is there; False where other data is.
 
-        Decided by one swap of the record: whoever takes over later finishes it, and an owner who
-        was taken over before raises `OwnershipLost`.
+        Decided by one swap of the record: whoever writes the record next, this owner or one who
+        takes over, finishes it first. An owner who was taken over before raises `OwnershipLost`.
         """
         self.check()
-        if self._store.exists(key):
-            return False
+        found = self._store.get_with_etag(key)
+        if found is not None:
+            return found[0] == data
         with self._lock:
-            record = self._held.record
-            self._swap(replace(record, pending_key=key, pending_text=data.decode()))
-            return self._store.put_if_absent(key, data) or self._store.get_bytes(key) == data
+            self._swap(replace(self._settled(), pending_key=key, pending_text=data.decode()))
+            self._is_settled = False
+            is_there = self._store.put_if_absent(key, data) or self._store.get_bytes(key) == data
+            self._is_settled = True
+            return is_there
 
     def beat(self) -> None:
         """Shows that the owner lives."""
         with self._lock:
-            record = self._held.record
-            num_beats = record.num_beats + 1
-            self._swap(replace(record, num_beats=num_beats, pending_key="", pending_text=""))
+            record = self._settled()
+            self._swap(replace(record, num_beats=record.num_beats + 1))
 
     def beat_until_released(self) -> None:
         while not self._ended.wait(self._timing.beat_seconds):
@@ -136,22 +140,47 @@ class Ownership:
             return
         try:
             with self._lock:
-                record = self._held.record
-                self._swap(replace(record, is_released=True, pending_key="", pending_text=""))
+                self._swap(replace(self._settled(), is_released=True))
         except (StoreError, OwnershipLost) as error:
             log.warning("the run could not be released, the next start finds out: %s", error)
 
+    def _settled(self) -> OwnerRecord:
+        """The record that is held, without its commit: that lies at its key."""
+        record = self._held.record
+        if not self._is_settled:
+            _finish_commit(self._store, record)
+            self._is_settled = True
+        return replace(record, pending_key="", pending_text="")
+
     def _swap(self, record: OwnerRecord) -> None:
-        """Puts `record` in place of the one that this owner wrote last."""
-        started = _now()
-        if not self._store.put_if_match(self._key, _json(record), self._held.etag):
-            self._is_lost = True
-            raise OwnershipLost(self._lost_message(0.0))
-        found = self._store.get_with_etag(self._key)
-        if found is None or _parse(found[0]).holder != record.holder:
-            self._is_lost = True
-            raise OwnershipLost(self._lost_message(0.0))
-        self._held = _Held(record, found[1], started)
+        """Puts `record` in place of the one that this owner wrote last.
+
+        What counts is what lies there afterwards: the answer to a write may get lost. A second try
+        goes over such a write of this owner's own, whose commit was decided all the same.
+        """
+        started, etag = _now(), self._held.etag
+        for _ in range(2):
+            problem = self._put_record(record, etag)
+            found = self._store.get_with_etag(self._key)
+            there = _parse(found[0]) if found else None
+            if found is None or there is None or there.holder != record.holder:
+                break
+            if there == record:
+                self._held = _Held(record, found[1], started)
+                return
+            if problem is not None:
+                raise problem
+            _finish_commit(self._store, there)
+            etag = found[1]
+        self._is_lost = True
+        raise OwnershipLost(self._lost_message(0.0))
+
+    def _put_record(self, record: OwnerRecord, etag: str) -> StoreError | None:
+        try:
+            self._store.put_if_match(self._key, _json(record), etag)
+        except StoreError as error:
+            return error
+        return None
 
     def _lost_message(self, age: float) -> str:
         run = self._key.removesuffix(f"/{RECORD}")
@@ -208,8 +237,7 @@ def _take(store: ObjectStore, key: str, timing: Timing) -> Ownership:
         is_mine = store.put_if_absent(key, _json(mine))
     else:
         record, etag = _await_end(store, key, _parse(found[0]), found[1], timing)
-        if record.pending_key:
-            store.put_if_absent(record.pending_key, record.pending_text.encode())
+        _finish_commit(store, record)
         started = _now()
         mine = _new_record(token=record.token + 1)
         is_mine = store.put_if_match(key, _json(mine), etag)
@@ -217,6 +245,12 @@ def _take(store: ObjectStore, key: str, timing: Timing) -> Ownership:
     if not is_mine or now_there is None or _parse(now_there[0]).holder != mine.holder:
         raise OwnedElsewhere(_refusal(key, _parse(now_there[0]) if now_there else mine))
     return Ownership(store, key, timing, _Held(mine, now_there[1], started))
+
+
+def _finish_commit(store: ObjectStore, record: OwnerRecord) -> None:
+    """Writes what the record decided, if that is not there yet."""
+    if record.pending_key:
+        store.put_if_absent(record.pending_key, record.pending_text.encode())
 
 
 def _await_end(

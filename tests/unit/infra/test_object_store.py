@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -76,6 +80,14 @@ def test_a_folder_without_its_listing_does_not_exist(store: ObjectStore, folder:
     assert not store.exists("run/checkpoint")
     with pytest.raises(StoreError, match="no such object"):
         store.local_path(ref)
+
+
+def test_no_path_to_a_half_written_artefact_is_handed_out(store: ObjectStore) -> None:
+    store.put_bytes("run/checkpoint/config.json", b"{}")
+    for key in ("run/checkpoint", "run"):
+        assert not store.exists(key)
+        with pytest.raises(StoreError, match="a half-written artefact counts as absent"):
+            store.local_path(key)
 
 
 def test_storing_a_folder_again_leaves_no_file_of_the_old_one(
@@ -249,3 +261,65 @@ def test_a_store_whose_root_is_a_file_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="the storage failed"):
         open_store(str(tmp_path / "file")).put_bytes("a", b"")
+
+
+@contextmanager
+def without_root() -> Iterator[None]:
+    """As a user whom permissions bind."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@pytest.fixture
+def closed_store() -> Iterator[ObjectStore]:
+    """A store with a folder inside that its user may neither list nor enter."""
+    with without_root():
+        root = Path(tempfile.mkdtemp(dir="/tmp")) / "store"
+        store = open_store(str(root))
+        store.put_bytes("open/a", b"1")
+        store.put_bytes("closed/b", b"2")
+        (root / "closed").chmod(0)
+        yield store
+        (root / "closed").chmod(0o700)
+        shutil.rmtree(root.parent)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda store: store.list(),
+        lambda store: store.list("closed"),
+        lambda store: store.list("closed/b"),
+        lambda store: store.exists("closed/b"),
+        lambda store: store.exists("closed"),
+        lambda store: store.local_path("closed/b"),
+        lambda store: store.get_bytes("closed/b"),
+        lambda store: store.delete("closed"),
+        lambda store: store.put_if_absent("closed/b", b"3"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_not_empty(
+    closed_store: ObjectStore, ask: Callable[[ObjectStore], object]
+) -> None:
+    with pytest.raises(StoreError, match="the storage cannot be written or read"):
+        ask(closed_store)
+
+
+def test_an_io_error_is_not_emptiness(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for ask in (store.list, store.exists, store.get_bytes, store.local_path, store.delete):
+        with pytest.raises(StoreError, match=r"the storage failed: .*File name too long"):
+            ask("x" * 300)
+
+
+@pytest.mark.parametrize("prefix", ["", "nothing", "a/file/below"])
+def test_what_is_not_there_is_empty(tmp_path: Path, prefix: str) -> None:
+    store = open_store(str(tmp_path / "store"))
+    assert store.list(prefix) == []
+    open_store(str(tmp_path)).put_bytes("store/a/file", b"")
+    assert store.list(prefix or "b") == []
