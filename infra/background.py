@@ -37,8 +37,12 @@ def start_background(
     folder: Path,
     environment: Mapping[str, str],
     address: str = "",
+    held: Sequence[int] = (),
 ) -> BackgroundProcess:
-    """Starts `command` in its own session: it outlives this process and its terminal."""
+    """Starts `command` in its own session: it outlives this process and its terminal.
+
+    It inherits the descriptors `held` and keeps them for life: so it holds a lock.
+    """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     pid_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
@@ -50,15 +54,25 @@ def start_background(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=held,
         )
     process = BackgroundProcess(
         pid=popen.pid, started=start_time(popen.pid), log_file=str(log_file), address=address
     )
+    try:
+        _write(pid_file, process)
+    except OSError:  # nobody would find it again
+        popen.kill()
+        popen.wait()
+        raise
     popen.returncode = 0  # it is meant to outlive us: nobody waits for it, and that is no warning
+    return process
+
+
+def _write(pid_file: Path, process: BackgroundProcess) -> None:
     temporary = pid_file.with_suffix(".tmp")
     temporary.write_text(json.dumps(asdict(process)))
     temporary.replace(pid_file)
-    return process
 
 
 def find_background(pid_file: Path) -> BackgroundProcess | None:

@@ -34,10 +34,10 @@ def resume_flow_run(api_url: str, flow_run_id: str, *, run_input: Mapping[str, o
 
 def _answer(url: str, data: bytes | None = None) -> object:
     """A proxy is never asked for this machine's own ports. What is no URL has no answer either."""
-    local = urlsplit(url).hostname in LOOPBACK
-    handlers = [urllib.request.ProxyHandler({})] if local else []
     headers = {"Content-Type": "application/json"} if data is not None else {}
     try:
+        is_local = urlsplit(url).hostname in LOOPBACK
+        handlers = [urllib.request.ProxyHandler({})] if is_local else []
         request = urllib.request.Request(url, data, headers)
         with urllib.request.build_opener(*handlers).open(request, timeout=5.0) as answer:
             parsed: object = json.loads(answer.read())

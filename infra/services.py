@@ -7,10 +7,12 @@ never imports it. The sandbox daemon starts and stops through `infra.sandbox.cli
 
 from __future__ import annotations
 
+import fcntl
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,10 +59,17 @@ class ServiceError(RuntimeError):
     """A local service cannot be used. The message says which, why and what to do."""
 
 
+class AddressError(ValueError):
+    """What is given as a server's address is none."""
+
+
+ServiceState = Literal["healthy", "stopped", "unhealthy"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceHealth:
     name: str
-    state: Literal["healthy", "starting", "stopped", "unhealthy"]
+    state: ServiceState
     pid: int | None
     address: str
     detail: str
@@ -71,11 +80,15 @@ def ensure_server(settings: Settings, *, say: Callable[[str], None] = lambda _: 
     """The API address of a healthy Prefect server: the one found, or one started and left running.
 
     A server that the environment names is used as it is. Otherwise it is this checkout's own, on
-    its usual port or, where another program holds that, on the next free one.
+    its usual port or, where another program holds that, on the next free one. There is never a
+    second one on the checkout's database: who starts at the same time waits for the first, also
+    where the environment names another port, and is told so.
     """
     with one_at_a_time(_lock_file(settings)):
-        running = find_background(_server_file(settings))
-        if running is not None and _is_own(settings, running) and _becomes_healthy(running):
+        running = _own_server(settings)
+        if running is not None and _becomes_healthy(running):
+            if running.address != settings.api_url:
+                say(f"this checkout's Prefect server runs already, at {ui_url(running.address)}")
             return running.address
         if settings.is_api_url_chosen and is_healthy(settings.api_url):
             return settings.api_url
@@ -99,8 +112,8 @@ def stop_server(settings: Settings) -> bool:
 
 def server_health(settings: Settings) -> ServiceHealth:
     """State of this checkout's server, or of the one that the environment names."""
-    running = find_background(_server_file(settings))
-    if running is None or not _is_own(settings, running):
+    running = _own_server(settings)
+    if running is None:
         if settings.is_api_url_chosen and is_healthy(settings.api_url):
             return _health("healthy", None, settings.api_url, "named by PREFECT_API_URL")
         return _health("stopped", None, settings.api_url, "start it: rstar2 up")
@@ -111,8 +124,8 @@ def server_health(settings: Settings) -> ServiceHealth:
 
 def current_api_url(settings: Settings) -> str:
     """Where this checkout's server answers, or would answer when started."""
-    running = find_background(_server_file(settings))
-    return running.address if running and _is_own(settings, running) else settings.api_url
+    running = _own_server(settings)
+    return running.address if running else settings.api_url
 
 
 def ensure_deployments(settings: Settings, api_url: str) -> BackgroundProcess:
@@ -209,31 +222,53 @@ def is_port_free(api_url: str) -> bool:
     return True
 
 
-def _health(
-    state: Literal["healthy", "starting", "stopped", "unhealthy"],
-    pid: int | None,
-    address: str,
-    detail: str,
-) -> ServiceHealth:
+def _health(state: ServiceState, pid: int | None, address: str, detail: str) -> ServiceHealth:
     return ServiceHealth(name="server", state=state, pid=pid, address=address, detail=detail)
 
 
-def _is_own(settings: Settings, running: BackgroundProcess) -> bool:
-    """A server that the environment names elsewhere is not the one we started."""
-    return not settings.is_api_url_chosen or running.address == settings.api_url
+def _own_server(settings: Settings) -> BackgroundProcess | None:
+    """The server that this checkout started, unless the environment names another.
+
+    An address on this machine where nothing answers names none.
+    """
+    host, _ = _host_and_port(settings.api_url)
+    running = find_background(_server_file(settings))
+    if running is None or not settings.is_api_url_chosen or running.address == settings.api_url:
+        return running
+    return None if host not in LOOPBACK or is_healthy(settings.api_url) else running
+
+
+@contextmanager
+def _claimed_home(settings: Settings) -> Iterator[int]:
+    """A locked descriptor that the server inherits: no other starts on the same database while
+    it, or anything it started, lives."""
+    settings.prefect_home.mkdir(parents=True, exist_ok=True)
+    path = settings.prefect_home / "server.lock"
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServiceError(
+                f"a Prefect server works on {settings.prefect_home} already, but is not the one that "
+                f"{_server_file(settings)} names: end it (`fuser {path}` shows its process), then "
+                "start again"
+            ) from None
+        yield lock.fileno()
 
 
 def _start_server(settings: Settings, api_url: str) -> BackgroundProcess:
     host, port = _host_and_port(api_url)
-    settings.prefect_home.mkdir(parents=True, exist_ok=True)
-    return start_background(
-        [sys.executable, "-m", "prefect", "server", "start", "--host", host, "--port", str(port)],
-        pid_file=_server_file(settings),
-        log_file=settings.log_folder / "server.log",
-        folder=settings.prefect_home,
-        environment=child_environment(CHEAP_SERVER | prefect_variables(settings, api_url)),
-        address=api_url,
-    )
+    command = [sys.executable, "-m", "prefect", "server", "start"]
+    with _claimed_home(settings) as lock:
+        return start_background(
+            [*command, "--host", host, "--port", str(port)],
+            pid_file=_server_file(settings),
+            log_file=settings.log_folder / "server.log",
+            folder=settings.prefect_home,
+            environment=child_environment(CHEAP_SERVER | prefect_variables(settings, api_url)),
+            address=api_url,
+            held=[lock],
+        )
 
 
 def _becomes_healthy(server: BackgroundProcess) -> bool:
@@ -285,16 +320,20 @@ def _other_port_notice(usual: str, address: str) -> str:
 
 
 def _host_and_port(api_url: str) -> tuple[str, int]:
-    parts = urlsplit(api_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ServiceError(
-            f"PREFECT_API_URL = {api_url!r}: expected an address like http://127.0.0.1:4269/api"
-        )
+    """Raises `AddressError` for what is no address of a server."""
     try:
-        port = parts.port
-    except ValueError:
-        raise ServiceError(f"PREFECT_API_URL = {api_url!r}: the port is not a number") from None
-    return parts.hostname, port or (443 if parts.scheme == "https" else 80)
+        parts = urlsplit(api_url)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError as error:  # brackets that do not close, a port that is no number
+        raise AddressError(_address_problem(api_url, f" ({error})")) from None
+    if scheme not in ("http", "https") or not host:
+        raise AddressError(_address_problem(api_url))
+    return host, port or (443 if scheme == "https" else 80)
+
+
+def _address_problem(api_url: str, why: str = "") -> str:
+    expected = "expected an address like http://127.0.0.1:4269/api"
+    return f"the Prefect server's address {api_url!r} is none{why}: {expected}; see PREFECT_API_URL"
 
 
 def _server_file(settings: Settings) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -39,9 +40,12 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A checkout's services, with the server up."""
-    settings = settings_at(tmp_path_factory.mktemp("state"), free_port())
-    services.ensure_server(settings)
+    """A checkout's services, with the server up: three commands started it at once."""
+    folder = tmp_path_factory.mktemp("state")
+    starters = [settings_at(folder, free_port(), is_chosen=n > 0) for n in range(3)]
+    with ThreadPoolExecutor() as pool:
+        addresses = list(pool.map(services.ensure_server, starters))
+    settings = next(s for s in starters if s.api_url == addresses[0])
     yield settings
     services.stop_deployments(settings)
     services.stop_server(settings)
@@ -79,16 +83,14 @@ def test_a_remote_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
         services.ensure_server(settings)
 
 
-def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
-    settings = Settings(
-        checkout=ROOT,
-        state_folder=tmp_path,
-        api_url="4269",
-        is_api_url_chosen=True,
-        s3_endpoint=None,
-    )
-    with pytest.raises(services.ServiceError, match="expected an address like"):
-        services.ensure_server(settings)
+def test_a_server_whose_pid_file_is_lost_still_keeps_a_second_one_out(tmp_path: Path) -> None:
+    settings = settings_at(tmp_path, free_port())
+    settings.prefect_home.mkdir()
+    with (settings.prefect_home / "server.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(services.ServiceError, match=r"works on .* already.*fuser"):
+            services.ensure_server(settings)
+    assert not services.stop_server(settings)
 
 
 @pytest.mark.slow
@@ -99,6 +101,22 @@ def test_a_running_server_is_found_by_the_next_start(settings: Settings) -> None
         found = list(pool.map(services.ensure_server, [settings] * 4))
     assert found == [settings.api_url] * 4
     assert services.server_health(settings).pid == first.pid
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_chosen", [True, False])
+def test_another_port_for_the_same_database_attaches_to_its_server(
+    settings: Settings, is_chosen: bool
+) -> None:
+    other = settings_at(settings.state_folder, free_port(), is_chosen=is_chosen)
+    said: list[str] = []
+    assert services.ensure_server(other, say=said.append) == settings.api_url
+    assert said == [
+        f"this checkout's Prefect server runs already, at {services.ui_url(settings.api_url)}"
+    ]
+    assert services.server_health(other) == services.server_health(settings)
+    assert services.current_api_url(other) == settings.api_url
+    assert not services.is_healthy(other.api_url)
 
 
 @pytest.mark.slow

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from infra.background import (
     BackgroundProcess,
@@ -25,6 +28,36 @@ STUBBORN = [
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True);"
     "time.sleep(300)",
 ]
+
+
+def test_a_process_that_nobody_could_find_again_is_not_left_running(tmp_path: Path) -> None:
+    (tmp_path / "thing.json").mkdir()
+    marker = tmp_path / "alive"
+    linger = f"import time\nwhile True: open({str(marker)!r}, 'w').close(); time.sleep(0.05)"
+    with pytest.raises(OSError, match="thing"):
+        start(tmp_path, [sys.executable, "-c", linger])
+    marker.unlink(missing_ok=True)
+    time.sleep(0.3)
+    assert not marker.exists()
+
+
+def test_a_process_keeps_the_lock_that_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        start_background(
+            SLEEP,
+            pid_file=tmp_path / "thing.json",
+            log_file=tmp_path / "thing.log",
+            folder=tmp_path,
+            environment=child_environment({}),
+            held=[lock.fileno()],
+        )
+    with path.open("w") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert stop_background(tmp_path / "thing.json", grace_seconds=20)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def start(folder: Path, command: list[str]) -> BackgroundProcess:
