@@ -17,7 +17,8 @@ from rstar2 import answers
 from rstar2.types import Verdict, VerdictKind
 
 _ANSWER_TAGS = re.compile(r"</?answer>")
-_BOX = "\\boxed"
+_BOX = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def extract_answer(text: str, answer_tags: Literal["required", "optional"]) -> str | None:
@@ -140,17 +141,14 @@ def _answer_blocks(text: str) -> list[tuple[int, int]]:
 
 def _last_box(text: str) -> str | None:
     """Inside of the last `\\boxed{}`, braces balanced; None without one or where it is not closed."""
-    begin = text.rfind(_BOX)
-    if begin < 0:
-        return None
-    opening = re.compile(r"\s*\{").match(text, begin + len(_BOX))
-    if opening is None:
+    start = max((opening.end() for opening in _BOX.finditer(text)), default=None)
+    if start is None:
         return None
     depth = 1
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, opening.end()):
+    for match in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
         if depth == 0:
-            return text[opening.end() : match.start()].strip()
+            return text[start : match.start()].strip()
     return None
 
 

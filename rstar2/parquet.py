@@ -107,8 +107,12 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, dict[str, str]]:
     try:
         with path.open("rb") as file:
             table = pq.read_table(file)
-    except pa.ArrowInvalid as error:
-        raise ParquetFileError(f"{path}: not a readable Parquet file: {error}") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        # Pyarrow says of a damaged page that the input failed, and not of which file.
+        raise ParquetFileError(
+            f"{path}: not a readable Parquet file of {kind} ({error}); expected a whole one: it is "
+            "damaged or cannot be read"
+        ) from None
     raw = table.schema.metadata or {}
     metadata = {key.decode(): value.decode() for key, value in raw.items()}
     if metadata.get("rstar2") != kind:

@@ -26,6 +26,10 @@ CORRECT, INCORRECT = VerdictKind.CORRECT, VerdictKind.INCORRECT
         ("<answer>\\boxed{4}", None),
         ("<answer>\\boxed{4</answer>", None),
         ("<answer>\\boxed{\\{1,2\\}}</answer>", "\\{1,2\\}"),
+        ("<answer>\\boxed{4}, as I \\boxed it</answer>", "4"),
+        ("<answer>\\boxed{4} \\boxed\n</answer>", "4"),
+        ("<answer>\\boxed{4} \\boxed{5</answer>", None),
+        ("<answer>\\boxed 4</answer>", None),
         ("\\boxed{4}", None),
     ],
 )

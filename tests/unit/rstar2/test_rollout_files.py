@@ -185,6 +185,17 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
         read_rollouts(tmp_path / "a")
 
 
+@pytest.mark.parametrize("place", [4, 40, -200, -12])
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path, place: int) -> None:
+    """In a page, and in the footer."""
+    write_rollouts(tmp_path / "a", [make_group([1.0, 0.0])])
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[place : place + 8] = b"\xff" * 8
+    (tmp_path / "a").write_bytes(data)
+    with pytest.raises(ParquetFileError, match=f"{tmp_path}/a: not a readable Parquet file"):
+        read_rollouts(tmp_path / "a")
+
+
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     write_problems(tmp_path / "a", ())
     with pytest.raises(ParquetFileError, match="holds 'problems', expected 'rollouts'"):
