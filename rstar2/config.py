@@ -62,18 +62,18 @@ class SandboxConfig(Section):
     daemon that is somebody else's: used as it is, waited for, never started or ended."""
     num_slots: Count = 2
     """Calls that run at once on the node."""
-    cpu_seconds: Seconds = 4.0
+    cpu_seconds: Annotated[Seconds, Field(le=86_400.0)] = 4.0
     """THE limit: CPU time of a call, enforced by the parent."""
-    wall_seconds: Seconds = 20.0
+    wall_seconds: Annotated[Seconds, Field(le=86_400.0)] = 20.0
     """Backstop against sleepers, not against a busy machine."""
-    memory_mib: Count = 1024
-    output_bytes: Count = 262_144
-    """Of stdout and of stderr, each."""
+    memory_mib: Annotated[Count, Field(le=1_048_576)] = 1024
+    output_bytes: Annotated[Count, Field(le=4_194_304)] = 262_144
+    """Of stdout and of stderr, each: at most what one reply of the daemon can hold."""
     min_rung: Literal["A", "B", "C", "D"] = "B"
     """The weakest isolation accepted (A: root namespaces … D: limits only); weaker refuses."""
     remembers_pure_calls: bool = True
     """A snippet of plain arithmetic is run once and its result used again; it is the same result."""
-    verify_seconds: Seconds = 5.0
+    verify_seconds: Annotated[Seconds, Field(le=21_600.0)] = 5.0
     """Deadline of one answer check; an overrun is `undecided`, never wrong."""
 
 

@@ -121,7 +121,9 @@ _RUN_TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-_MOST = {"cpu_s": 86_400, "wall_s": 86_400, "mem_mb": 1 << 20, "output_bytes": 16 << 20}
+_MOST = {"cpu_s": 86_400, "wall_s": 86_400, "mem_mb": 1 << 20, "output_bytes": 4 << 20}
+"""Output: both streams, each byte escaped as six, make a frame; and the file of a stream, which is
+longer (`OUTPUT_FACTOR`), is at most what a call may write (`FILE_BYTES`)."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:

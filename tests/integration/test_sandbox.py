@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -53,6 +51,13 @@ def _zygote_pid(state_dir: Path, tier: str) -> int:
     tiers = _health(state_dir)["tiers"]
     assert isinstance(tiers, dict)
     return int(tiers[tier]["pid"])
+
+
+async def _await_running(state_dir: Path, num_running: int) -> None:
+    deadline = time.monotonic() + 60
+    while _health(state_dir)["num_running"] != num_running:
+        assert time.monotonic() < deadline, _health(state_dir)
+        await asyncio.sleep(0.02)
 
 
 async def test_runs_code_and_shows_the_value_of_the_last_expression(sandbox: Sandbox) -> None:
@@ -128,7 +133,7 @@ async def test_a_killed_interpreter_gives_its_call_one_result(
     running = asyncio.create_task(
         sandbox.run("import time\ntime.sleep(0.5)\nprint('done')", call_id="zygote")
     )
-    await asyncio.sleep(0.2)
+    await _await_running(state_dir, 1)
     os.kill(_zygote_pid(state_dir, "tiny"), signal.SIGKILL)
     result = await running
     assert (result.status, result.stdout) == ("ok", "done\n")
@@ -141,7 +146,7 @@ async def test_a_killed_daemon_is_restarted_and_the_call_answered(
     running = asyncio.create_task(
         sandbox.run("import time\ntime.sleep(0.5)\nprint('done')", call_id="orphan")
     )
-    await asyncio.sleep(0.2)
+    await _await_running(state_dir, 1)
     before = _health(state_dir)
     os.kill(int(str(before["pid"])), signal.SIGKILL)
     result = await running
@@ -162,36 +167,48 @@ async def test_a_batch_outlives_its_daemon_and_no_call_is_lost(
     assert [r.call_id for r in results] == [f"batch/{i}" for i in range(60)]
 
 
+SLEEP = "import time\ntime.sleep(600)"
+PATIENT = CONFIG.model_copy(update={"wall_seconds": 600.0})
+"""No limit ends a call of these within a test: only what the test does."""
+
+
 async def test_a_client_that_leaves_takes_its_calls_along(
     sandbox: Sandbox, state_dir: Path
 ) -> None:
-    async with open_sandbox(CONFIG, state_dir) as other:
-        sleeping = asyncio.create_task(other.run("import time\ntime.sleep(4)", call_id="left"))
-        await asyncio.sleep(0.2)
-        assert _health(state_dir)["num_running"] == 1
+    async with open_sandbox(PATIENT, state_dir, replace=False) as other:
+        sleeping = asyncio.create_task(other.run(SLEEP, call_id="left"))
+        await _await_running(state_dir, 1)
     with pytest.raises(asyncio.CancelledError):
         await sleeping
-    started = time.monotonic()
-    while _health(state_dir)["num_running"]:
-        assert time.monotonic() - started < 3
-        await asyncio.sleep(0.05)
+    await _await_running(state_dir, 0)
 
 
 async def test_a_cancelled_call_is_ended(sandbox: Sandbox, state_dir: Path) -> None:
-    task = asyncio.create_task(sandbox.run("import time\ntime.sleep(4)", call_id="cancelled"))
-    await asyncio.sleep(0.2)
+    task = asyncio.create_task(sandbox.run(SLEEP, call_id="cancelled", wall_seconds=600.0))
+    await _await_running(state_dir, 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    started = time.monotonic()
-    while _health(state_dir)["num_running"]:
-        assert time.monotonic() - started < 3
-        await asyncio.sleep(0.05)
+    await _await_running(state_dir, 0)
 
 
-async def test_a_call_id_used_again_after_a_cancel_gets_its_own_result(sandbox: Sandbox) -> None:
-    task = asyncio.create_task(sandbox.run("import time\ntime.sleep(4)", call_id="again"))
-    await asyncio.sleep(0.1)
+async def test_the_largest_output_comes_through(sandbox: Sandbox, state_dir: Path) -> None:
+    most = 4 << 20
+    wide = CONFIG.model_copy(update={"output_bytes": most})
+    code = f"import sys\nprint(chr(0) * {most}, end='')\nprint('e' * {most}, file=sys.stderr)"
+    async with open_sandbox(wide, state_dir, replace=False) as other:
+        result = await other.run(code, call_id="wide")
+        endless = await other.run("while True: print('x' * 9999)", call_id="endless")
+    assert (result.status, result.truncated) == ("ok", True)
+    assert (result.stdout, result.stderr) == ("\0" * most, "e" * most)
+    assert endless.status == "output_limit"
+
+
+async def test_a_call_id_used_again_after_a_cancel_gets_its_own_result(
+    sandbox: Sandbox, state_dir: Path
+) -> None:
+    task = asyncio.create_task(sandbox.run(SLEEP, call_id="again", wall_seconds=600.0))
+    await _await_running(state_dir, 1)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     result = await sandbox.run("import time\ntime.sleep(0.2)\n'mine'", call_id="again")
@@ -201,12 +218,12 @@ async def test_a_call_id_used_again_after_a_cancel_gets_its_own_result(sandbox: 
 async def test_another_client_is_not_starved_by_a_long_queue(
     sandbox: Sandbox, state_dir: Path
 ) -> None:
-    bulk = [
-        asyncio.create_task(sandbox.run("import time\ntime.sleep(0.1)", call_id=f"bulk/{i}"))
-        for i in range(30)
-    ]
-    await asyncio.sleep(0.05)
     async with open_sandbox(CONFIG, state_dir) as other:
+        bulk = [
+            asyncio.create_task(sandbox.run("import time\ntime.sleep(0.1)", call_id=f"bulk/{i}"))
+            for i in range(30)
+        ]
+        await _await_running(state_dir, 2)
         result = await other.run("print(1)", call_id="interactive")
     assert result.stdout == "1\n"
     assert sum(task.done() for task in bulk) < 25
@@ -252,42 +269,6 @@ async def test_grades_equal_text_mathematics_and_strangers(sandbox: Sandbox) -> 
     ]
 
 
-async def test_a_daemon_of_other_settings_is_replaced(tmp_path: Path) -> None:
-    try:
-        async with open_sandbox(CONFIG, tmp_path):
-            before = _health(tmp_path)
-        other = CONFIG.model_copy(update={"num_slots": 1})
-        async with open_sandbox(other, tmp_path, replace=False):
-            assert _health(tmp_path)["pid"] == before["pid"]
-        async with open_sandbox(other, tmp_path):
-            assert _health(tmp_path)["num_slots"] == 1
-    finally:
-        assert stop_daemon(tmp_path)
-    assert daemon_status(tmp_path) is None
-    assert not stop_daemon(tmp_path)
-
-
-async def test_two_clients_that_start_at_once_share_one_daemon(tmp_path: Path) -> None:
-    async def pid() -> object:
-        async with open_sandbox(CONFIG, tmp_path) as sandbox:
-            return (await sandbox.health())["pid"]
-
-    try:
-        pids = await asyncio.gather(*(pid() for _ in range(3)))
-    finally:
-        stop_daemon(tmp_path)
-    assert len(set(pids)) == 1
-
-
-async def test_a_rung_that_cannot_be_reached_refuses_with_the_remedy(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "infra.sandbox.daemon", "--state-dir", str(tmp_path)]
-    command += ["--max-rung", "D", "--min-rung", "B"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert "no isolation rung at or above 'B'" in done.stdout
-    assert 'sandbox.min_rung = \\"D\\"' in done.stdout
-
-
 async def test_an_address_that_is_no_folder_of_a_daemon_is_refused(tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"address": "http://localhost:8088"})
     with pytest.raises(SandboxError, match="expected auto, or unix://"):
@@ -298,17 +279,6 @@ async def test_an_address_that_is_no_folder_of_a_daemon_is_refused(tmp_path: Pat
 async def test_a_crash_is_a_signal_with_its_number(sandbox: Sandbox) -> None:
     result = await sandbox.run("import ctypes\nctypes.string_at(0)", call_id="segfault")
     assert (result.status, result.rc) == (SandboxStatus.SIGNAL, -signal.SIGSEGV)
-
-
-async def test_client_and_daemon_load_neither_torch_nor_prefect() -> None:
-    code = (
-        "import sys, infra.sandbox.client, infra.sandbox.daemon, infra.sandbox.resident\n"
-        "print([m for m in ('torch', 'prefect', 'transformers', 'duckdb') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "[]\n"
 
 
 async def test_a_check_over_its_deadline_is_undecided_never_wrong(state_dir: Path) -> None:
@@ -331,12 +301,3 @@ async def test_a_killed_checker_changes_no_verdict(sandbox: Sandbox, state_dir: 
     await asyncio.sleep(0.1)
     os.kill(_zygote_pid(state_dir, "verify"), signal.SIGKILL)
     assert [v.kind for v in await grading] == [VerdictKind.CORRECT] * 3
-
-
-async def test_a_socket_path_too_long_for_the_kernel_works(tmp_path: Path) -> None:
-    folder = tmp_path / ("long" * 30)
-    try:
-        async with open_sandbox(CONFIG, folder) as sandbox:
-            assert (await sandbox.run("1", call_id="long")).value == "1"
-    finally:
-        stop_daemon(folder)

@@ -1,8 +1,13 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
+from infra.sandbox.limits import FILE_BYTES, OUTPUT_FACTOR
+from infra.sandbox.memory_files import VALUE_BYTES
 from infra.sandbox.protocol import (
+    MAX_FRAME_BYTES,
     ControlRequest,
     ProtocolError,
     RunRequest,
@@ -19,6 +24,8 @@ from infra.sandbox.protocol import (
     seed_of,
     to_text,
 )
+from infra.sandbox.verifier import WALL_FACTOR
+from rstar2.config import SandboxConfig
 
 RUN = RunRequest(
     call_id="r/0/0", code="1", stdin="", cpu_s=1.0, wall_s=2.0, mem_mb=64, output_bytes=100
@@ -68,6 +75,43 @@ def test_a_bad_request_says_what_was_seen_and_expected(
     with pytest.raises(ProtocolError) as caught:
         parse_request(tree)
     assert (str(caught.value), caught.value.call_id) == (message, "r/0/0")
+
+
+LARGEST = {
+    "cpu_seconds": ("cpu_s", 86_400),
+    "wall_seconds": ("wall_s", 86_400),
+    "memory_mib": ("mem_mb", 1 << 20),
+    "output_bytes": ("output_bytes", 4 << 20),
+}
+
+
+@pytest.mark.parametrize("setting", LARGEST)
+def test_a_limit_is_refused_in_the_profile_where_the_wire_would_refuse_it(setting: str) -> None:
+    key, most = LARGEST[setting]
+    tree = decode(encode_request(RUN)[4:])
+    SandboxConfig.model_validate({setting: most})
+    parse_request({**tree, key: most})
+    with pytest.raises(ValidationError, match="less than or equal to"):
+        SandboxConfig.model_validate({setting: most + 1})
+    with pytest.raises(ProtocolError, match="at most"):
+        parse_request({**tree, key: most + 1})
+
+
+def test_the_longest_deadline_of_a_check_is_one_that_the_wire_carries() -> None:
+    config = SandboxConfig(verify_seconds=21_600.0)
+    wall = config.verify_seconds * WALL_FACTOR
+    message = decode(encode_request(replace(VERIFY, cpu_s=21_600.0, wall_s=wall))[4:])
+    assert parse_request(message) == replace(VERIFY, cpu_s=21_600.0, wall_s=wall)
+    with pytest.raises(ValidationError):
+        SandboxConfig(verify_seconds=21_600.1)
+
+
+def test_the_largest_output_fits_a_frame_and_its_file() -> None:
+    _, most = LARGEST["output_bytes"]
+    result = SandboxResult(call_id="a", status=SandboxStatus.OK, stdout="\0" * most)
+    result = replace(result, stderr=result.stdout, value="\0" * VALUE_BYTES)
+    assert len(encode_result(result)) <= MAX_FRAME_BYTES
+    assert most * OUTPUT_FACTOR <= FILE_BYTES
 
 
 @pytest.mark.parametrize("call_id", [None, "", 7])
