@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedModel,
@@ -68,16 +69,31 @@ def _initialise(model: Qwen3ForCausalLM, *, std: float, seed: int) -> None:
 
 
 def load_model(folder: Path | str, dtype: Literal["float32", "bfloat16"]) -> PreTrainedModel:
-    """The causal language model in `folder`, in evaluation mode."""
+    """The causal language model in `folder`, in evaluation mode, every weight read from there."""
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ModelFolderError(
             f"{folder}: no config.json there; expected a folder that transformers loads "
             "(config.json and safetensors files). Check model.base, or the checkpoint's path"
         )
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=getattr(torch, dtype), local_files_only=True
-    )
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        raise ModelFolderError(
+            f"{folder}: cannot be loaded ({type(error).__name__}: {error}); expected a whole folder "
+            "that transformers loads. Copy it again, or check model.base"
+        ) from error
+    if missing := sorted(found["missing_keys"]):
+        # Transformers would draw these at random and train on.
+        raise ModelFolderError(
+            f"{folder}: {len(missing)} weights are missing, the first {missing[0]}; expected all that "
+            "config.json names. Copy the folder again, or check model.base"
+        )
     return model.eval()
 
 

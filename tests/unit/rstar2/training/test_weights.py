@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rstar2.config import TinyModel
 from rstar2.training.weights import (
@@ -79,6 +80,34 @@ def test_saving_replaces_a_folder_and_leaves_nothing_beside_it(tmp_path: Path) -
 def test_folder_without_a_model_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError, match=r"no config\.json there; expected a folder"):
         load_model(tmp_path, "float32")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", b""),
+        ("model.safetensors", b"\xff" * 2000),
+        ("config.json", b"{"),
+        ("config.json", b"{}"),
+        ("config.json", b'{"model_type": "no such model"}'),
+    ],
+)
+def test_a_damaged_folder_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    save_model(build_tiny_model(SMALL, seed=1), None, tmp_path / "m")
+    (tmp_path / "m" / name).write_bytes(content)
+    with pytest.raises(ModelFolderError, match=rf"{tmp_path}/m: cannot be loaded"):
+        load_model(tmp_path / "m", "float32")
+
+
+def test_a_weight_that_is_missing_is_never_drawn_at_random(tmp_path: Path) -> None:
+    save_model(build_tiny_model(SMALL, seed=1), None, tmp_path / "m")
+    weights = load_file(tmp_path / "m" / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        ModelFolderError, match=r"1 weights are missing, the first model\.layers\.1\.mlp"
+    ):
+        load_model(tmp_path / "m", "float32")
 
 
 def test_checksum_sees_a_changed_bit_and_a_changed_name() -> None:
