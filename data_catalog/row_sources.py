@@ -63,7 +63,7 @@ class RowSource:
 def open_rows(source: str | Path) -> RowSource:
     """Raises `SourceError` where there is nothing that can be read as rows."""
     if is_hub_source(str(source)):
-        return _open_hub(str(source))
+        return open_hub(str(source))
     path = Path(source)
     if not path.exists():
         raise SourceError(f"no such file: {path}; {EXPECTED}")
@@ -185,16 +185,19 @@ def _of_dataset(name: str, label: str, data: Any) -> RowSource:
 
 def hub_files(source: str) -> list[Path]:
     """The files in which this machine keeps a set of the hub."""
-    return [Path(part["filename"]) for part in _load_hub(source).cache_files]
+    return [Path(part["filename"]) for part in _load_hub(source, None).cache_files]
 
 
-def _open_hub(source: str) -> RowSource:
-    """A split of a set on the hub, which `datasets` downloads once and keeps."""
-    data = _load_hub(source)
-    return _of_dataset(source, source.split(":")[1].split("/")[1], data)
+def open_hub(source: str, *, folder: str | None = None) -> RowSource:
+    """A split of a set on the hub, which `datasets` downloads once and keeps.
+
+    With `folder`, a copy of the set's repository on this machine, its card with it.
+    """
+    data = _load_hub(source, folder)
+    return _of_dataset(folder or source, source.split(":")[1].split("/")[1], data)
 
 
-def _load_hub(source: str) -> Any:
+def _load_hub(source: str, folder: str | None) -> Any:
     parts = _HUB.fullmatch(source)
     if parts is None:
         raise SourceError(
@@ -203,13 +206,16 @@ def _load_hub(source: str) -> Any:
         )
     import datasets
 
+    place = folder or parts["name"]
     try:
-        return datasets.load_dataset(parts["name"], parts["config"], split=parts["split"])
-    except (OSError, ValueError) as error:  # not there, not reachable, no such split
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return datasets.load_dataset(place, parts["config"], split=parts["split"])
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        # not there, not reachable, no such split, or files that are no rows
+        cause = error.__cause__ or error
+        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise SourceError(
-            f"{source}: {reason}; expected a set that the hub has and this machine reaches, or a "
-            "copy of it on disk: name that file or folder"
+            f"{folder or source}: {reason}; expected a set that the hub has and this machine "
+            "reaches, or a copy of it on disk: name that file or folder"
         ) from error
 
 

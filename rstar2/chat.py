@@ -26,6 +26,7 @@ from tokenizers import Tokenizer
 from rstar2.config import ChatConfig
 from rstar2.conversations import Message, check_conversation, prefill
 from rstar2.observation import format_observation
+from rstar2.prompt import INSTRUCTION_TEXT, ToolSchema, system_text
 from rstar2.types import Mask, TokenIds, ToolResult, read_only
 
 if TYPE_CHECKING:
@@ -38,50 +39,9 @@ MESSAGE_TAGS = (
 )
 """Tags that an assistant message may hold as tags; any other added token in it is plain text."""
 
-# The ideas of the report's prompt (P-F3) in our words.
-SYSTEM_TEXT = (
-    "You solve a user's problem step by step. Think inside <reason> and </reason>; you may do so "
-    "several times, and use tools in between. Give the final answer once, inside <answer> and "
-    "</answer>."
-)
-TOOLS_TEXT = (
-    "\n\n# Tools\n\nYou may call functions. Their signatures, one JSON object on each line:\n"
-    "<tools>\n{tools}\n</tools>\n\nTo call one, write a JSON object with its name and arguments "
-    'inside call tags:\n<tool_call>\n{{"name": "...", "arguments": {{...}}}}\n</tool_call>\n'
-    "The result comes back inside <tool_response> tags."
-)
-INSTRUCTION_TEXT = (
-    "Solve the problem below. Put the final answer in \\boxed{} inside <answer> and </answer>, as "
-    "in <answer>\\boxed{...}</answer>: it is read from there automatically.\n\n"
-)
 CUT_MARKER = {"full": "\n[... cut ...]\n", "bare": "..."}
 _PROBE = "2 + 2\nÉ e\u0301 Ω≈√2 你好 🎉"
 _UNICODE_FORMS = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolSchema:
-    """A tool as the policy is shown it."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, object]
-    """JSON schema of the arguments object."""
-
-
-PYTHON_TOOL = ToolSchema(
-    name="python",
-    description="Runs Python code in a fresh interpreter and returns what it printed, or the value "
-    "of its last expression. numpy and sympy are installed.",
-    parameters={
-        "type": "object",
-        "properties": {
-            "code": {"type": "string", "description": "The program."},
-            "input": {"type": "string", "description": "Its standard input, if it reads any."},
-        },
-        "required": ["code"],
-    },
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -99,6 +59,13 @@ class Chat:
     _added: re.Pattern[str] = field(repr=False)
     """Finds the start of every added token's string, overlapping ones too."""
     _tag_ids: Mapping[str, int] = field(repr=False)
+    is_dialogue: bool = False
+    """See `of_dialogue`."""
+
+    def of_dialogue(self, tools: Sequence[ToolSchema]) -> Chat:
+        """The same for SFT conversations that pose no problem: with tools of their own, asked for no
+        box, and a system message of theirs follows ours."""
+        return replace(self, tools=tuple(tools), is_dialogue=True)
 
     def render_prompt(self, question: str) -> TokenIds:
         """The conversation up to the first token that the policy samples."""
@@ -128,10 +95,15 @@ class Chat:
         """
         ids: list[int] = []
         mask: list[bool] = []
-        for is_sampled, part in self._conversation_parts(messages):
+        for is_sampled, part in self.conversation_parts(messages):
             ids += part
             mask += [is_sampled] * len(part)
         return read_only(ids, np.int32), read_only(mask, np.bool_)
+
+    def encode_whole(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a rendered text in one piece, every tag in it a tag, and the characters of each."""
+        encoding = self._tagged.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
 
     def decode(self, token_ids: TokenIds) -> str:
         """Text of sampled tokens, tags kept."""
@@ -142,13 +114,14 @@ class Chat:
         """The text that answers one call, before it is cut."""
         return format_observation(result, style=self.config.style)
 
-    def _conversation_parts(self, messages: Sequence[Message]) -> Iterator[tuple[bool, list[int]]]:
+    def conversation_parts(self, messages: Sequence[Message]) -> Iterator[tuple[bool, list[int]]]:
+        """The ids of a conversation piece by piece, and whether a piece is the assistant's."""
         check_conversation(messages, self.config)
         tool_texts: list[str] = []
         for index, message in enumerate(messages):
             follows = messages[index + 1].role if index + 1 < len(messages) else None
             if message.role == "system":
-                yield False, self._turn("system", message.content)
+                yield False, self._system(message.content)
             elif message.role == "user" and index == 0:
                 yield False, self._opening(message.content) + self._assistant_header()
             elif message.role == "user":
@@ -166,12 +139,19 @@ class Chat:
     def _opening(self, question: str) -> list[int]:
         if self.config.style == "bare":
             return self._turn("user", question) + self._template("\n")
-        system = SYSTEM_TEXT
-        if self.tools:
-            lines = [_signature(tool) for tool in self.tools]
-            system += TOOLS_TEXT.format(tools="\n".join(lines))
-        head = f"{IM_START}system\n{system}{IM_END}\n{IM_START}user\n{INSTRUCTION_TEXT}"
+        asked = "" if self.is_dialogue else INSTRUCTION_TEXT
+        head = f"{self._system_head}{IM_END}\n{IM_START}user\n{asked}"
         return self._template(head) + self._foreign(question) + self._template(f"{IM_END}\n")
+
+    @property
+    def _system_head(self) -> str:
+        return f"{IM_START}system\n{system_text(self.tools)}"
+
+    def _system(self, content: str) -> list[int]:
+        if not self.is_dialogue or self.config.style == "bare":
+            return self._turn("system", content)
+        head = self._template(f"{self._system_head}\n\n")
+        return head + self._foreign(content) + self._template(IM_END)
 
     def _turn(self, role: str, content: str) -> list[int]:
         head, tail = self._template(f"{IM_START}{role}\n"), self._template(IM_END)
@@ -300,12 +280,3 @@ def _check_appends(tagged: Tokenizer, plain: Tokenizer) -> None:
             f"the tokenizer turns {_PROBE!r} twice into {seen!r}: expected the same text; use a "
             "byte-level tokenizer without a prefix space (add_prefix_space=False) that changes no letter"
         )
-
-
-def _signature(tool: ToolSchema) -> str:
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": dict(tool.parameters),
-    }
-    return json.dumps({"type": "function", "function": function}, ensure_ascii=False)

@@ -108,12 +108,25 @@ class TrainerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
 
 
+SftSource = Literal["toolace", "apigen-mt", "glaive", "magicoder", "tulu-3", "nemotron-chat"]
+
+
 class SftConfig(Section):
     """Non-reasoning cold start (report §4.1): format and tool use, not the problems."""
 
     data: str = "arithmetic"
-    """`arithmetic`: generated traces. Else a JSONL file of conversations."""
+    """`arithmetic`: generated traces. `mixture`: the public sets named in `mixture`. Else a JSONL file
+    of conversations, or of dialogues as `rstar2 sft mix` writes it."""
     num_conversations: Count = 20_000
+    """Of `arithmetic`."""
+    mixture: Mapping[SftSource, Count] = {
+        **{"toolace": 11_000, "apigen-mt": 5_000, "glaive": 101_000, "magicoder": 48_000},
+        **{"tulu-3": 30_000, "nemotron-chat": 27_000},
+    }
+    """Conversations by set (report §4.1: 165K with calls, 30K of instructions, 27K of chat)."""
+    paths: Mapping[SftSource, str] = {}
+    """Copies of these sets on this machine, each a file or the set's repository; the others come
+    from the hub."""
     num_steps: Count = 1400
     batch_tokens: Count = 1250
     """Padded tokens of one optimizer step."""

@@ -99,20 +99,25 @@ def read_conversations(path: Path, config: ChatConfig) -> tuple[Conversation, ..
 
 def _conversation(row: Mapping[str, Any], config: ChatConfig) -> Conversation | str:
     """The conversation of a row, or what is wrong with it."""
-    rows = row.get("messages")
+    if "messages" not in row:
+        return f"'messages' is missing (keys seen: {_keys(row)}): expected a list of messages"
+    try:
+        return conversation_of_rows(row["messages"], config)
+    except ValueError as error:
+        return str(error)
+
+
+def conversation_of_rows(rows: object, config: ChatConfig) -> Conversation:
+    """The conversation of `[{"role": …, "content": …}, …]`; `ValueError` says what is wrong."""
     if not isinstance(rows, list):
-        seen = shorter(repr(rows)) if "messages" in row else f"missing (keys seen: {_keys(row)})"
-        return f"'messages' is {seen}: expected a list of messages"
+        raise ValueError(f"'messages' is {shorter(repr(rows))}: expected a list of messages")
     messages: list[Message] = []
     for index, each in enumerate(rows):
         fault = _fault(each)
         if fault is not None:
-            return f"message {index}: {fault}"
+            raise ValueError(f"message {index}: {fault}")
         messages.append(Message(role=each["role"], content=each["content"]))
-    try:
-        check_conversation(messages, config)
-    except ValueError as error:
-        return str(error)
+    check_conversation(messages, config)
     return tuple(messages)
 
 

@@ -7,35 +7,61 @@ Reads the user's problem files through `data_catalog.sources`, conversations thr
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from data_catalog.row_sources import hub_files
+from data_catalog.sft_sources.mixture import check_mixture, mixture_files
 from data_catalog.sources import SourceProblems, read_source
-from rstar2.config import EvaluationConfig, ProblemsConfig, RecipeConfig
-from rstar2.conversations import read_conversations
+from rstar2.config import ChatConfig, EvaluationConfig, ProblemsConfig, RecipeConfig, SftConfig
+from rstar2.conversations import Conversation, read_conversations
+from rstar2.dialogues import Dialogue, is_dialogue_file, read_dialogues
 from rstar2.problems import is_held_out, is_hub_source
 from rstar2.profiles import base_folder
 from tasks.ledger import LedgerError
+
+MIXTURE = "mixture"
+"""`sft.data` for the public sets."""
 
 
 def input_files(config: RecipeConfig) -> dict[str, str]:
     """sha256 of each file that the run reads problems or conversations from."""
     names = {settings.problems.source for settings in config.stages.values()}
     names |= {config.evaluation.problems, config.sft.data if config.sft else "arithmetic"}
-    return {name: _source_sha256(name) for name in sorted(names - {"arithmetic"})}
+    files = {name: _source_sha256(name) for name in sorted(names - {"arithmetic", MIXTURE})}
+    if config.sft is not None and config.sft.data == MIXTURE:
+        parts = mixture_files(config.sft.mixture, config.sft.paths)
+        files |= {f"{MIXTURE}/{name}": _sha256_of(paths) for name, paths in parts.items()}
+    return files
 
 
 def check_sources(config: RecipeConfig) -> None:
     """Reads every file of problems or conversations, and looks for the base model, before anything
     starts."""
     check_base(config.model.base)
-    if config.sft is not None and config.sft.data != "arithmetic":
-        read_conversations(Path(config.sft.data), config.chat)
+    if config.sft is not None:
+        _check_conversations(config.sft, config.chat)
     if config.evaluation.problems != "arithmetic":
         _check_split(read_problem_file(config.evaluation.problems, config.evaluation))
     for settings in config.stages.values():
         if settings.problems.source != "arithmetic":
             read_problem_file(settings.problems.source, settings.problems)
+
+
+def _check_conversations(settings: SftConfig, chat: ChatConfig) -> None:
+    if settings.data == MIXTURE:
+        check_mixture(settings.mixture, settings.paths)
+    elif settings.data != "arithmetic":
+        read_conversation_file(Path(settings.data), chat)
+
+
+def read_conversation_file(
+    path: Path, chat: ChatConfig
+) -> tuple[Conversation, ...] | tuple[Dialogue, ...]:
+    """Conversations that are rollouts of problems, or dialogues where the rows name their tools."""
+    if path.is_file() and is_dialogue_file(path):
+        return read_dialogues(path, chat)
+    return read_conversations(path, chat)
 
 
 def check_base(base: str) -> None:
@@ -71,8 +97,12 @@ def read_problem_file(path: str, columns: ProblemsConfig | EvaluationConfig) -> 
 def _source_sha256(source: str) -> str:
     if not is_hub_source(source):
         return _sha256(Path(source))
-    files = sorted(map(_sha256, hub_files(source)))
-    return hashlib.sha256("".join(files).encode()).hexdigest()
+    return _sha256_of(hub_files(source))
+
+
+def _sha256_of(paths: Sequence[Path]) -> str:
+    """Of several files, whatever their order."""
+    return hashlib.sha256("".join(sorted(map(_sha256, paths))).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -17,8 +17,9 @@ from infra.sandbox.remembered import RememberingExecute
 from infra.settings import load_settings
 from infra.trainer.base_model import load_tokenizer, model_folder_of
 from infra.trainer.local import LocalTrainer, open_trainer
-from rstar2.chat import PYTHON_TOOL, Chat, open_chat
+from rstar2.chat import Chat, open_chat
 from rstar2.config import RecipeConfig
+from rstar2.prompt import PYTHON_TOOL
 from rstar2.protocols import Execute
 from rstar2.types import ArtifactRef
 from tasks.ledger import Ledger

@@ -25,7 +25,8 @@ def make_tiny_base(folder: Path) -> None:
 
     from infra.trainer.base_model import load_tokenizer, make_base_model
     from infra.trainer.local import open_trainer
-    from rstar2.chat import PYTHON_TOOL, open_chat
+    from rstar2.chat import open_chat
+    from rstar2.prompt import PYTHON_TOOL
     from rstar2.sft_data import make_conversations
     from rstar2.training.weights import load_model, save_model
 

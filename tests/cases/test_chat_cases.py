@@ -11,9 +11,10 @@ from scripted_engine import Script
 from tokenizers import normalizers
 
 from rstar2.agent_loop import Limits, run_rollout
-from rstar2.chat import PYTHON_TOOL, ToolSchema, open_chat
+from rstar2.chat import open_chat
 from rstar2.config import ChatConfig
 from rstar2.conversations import Message
+from rstar2.prompt import PYTHON_TOOL, ToolSchema
 from rstar2.tool_calls import parse_tool_calls
 from rstar2.types import (
     Problem,

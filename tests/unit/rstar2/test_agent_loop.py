@@ -8,9 +8,10 @@ from chat_tokenizer import make_tokenizer
 from scripted_engine import Script
 
 from rstar2.agent_loop import Limits, run_rollout, status_after
-from rstar2.chat import PYTHON_TOOL, open_chat
+from rstar2.chat import open_chat
 from rstar2.config import ChatConfig
 from rstar2.conversations import Message
+from rstar2.prompt import PYTHON_TOOL
 from rstar2.types import (
     FinishReason,
     MalformedToolCall,

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
-from rstar2.chat import PYTHON_TOOL, open_chat
+from rstar2.chat import open_chat
 from rstar2.config import ChatConfig
 from rstar2.conversations import Message
+from rstar2.prompt import PYTHON_TOOL
 from rstar2.types import ToolResult, ToolStatus
 
 TOKENIZER = make_tokenizer()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rstar2.chat import PYTHON_TOOL
+from rstar2.prompt import PYTHON_TOOL
 from rstar2.tool_calls import MAX_MALFORMED, check_arguments, parse_tool_calls
 from rstar2.types import MalformedToolCall, ToolCall
 

@@ -6,8 +6,9 @@ import pytest
 from chat_tokenizer import make_tokenizer
 
 from infra.object_store import open_store
-from rstar2.chat import PYTHON_TOOL, open_chat
+from rstar2.chat import open_chat
 from rstar2.config import ChatConfig
+from rstar2.prompt import PYTHON_TOOL
 from tasks.ledger import Ledger, LedgerError
 from tasks.template import check_template
 
