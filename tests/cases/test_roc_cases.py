@@ -14,10 +14,11 @@ from scripted_engine import Script
 from rstar2.advantage import group_advantages
 from rstar2.agent_loop import Limits, run_rollout
 from rstar2.batching import build_samples, micro_batches, split_updates
-from rstar2.chat import PYTHON_TOOL, open_chat
+from rstar2.chat import open_chat
 from rstar2.config import ChatConfig, ConfigError, OptimizerConfig, TinyModel, TrainerConfig
 from rstar2.grading import grade_exact
 from rstar2.profiles import load_config
+from rstar2.prompt import PYTHON_TOOL
 from rstar2.reward import apply_verdict, known_verdict
 from rstar2.roc import penalties, resample_on_correct
 from rstar2.training.engine import TrainingEngine
