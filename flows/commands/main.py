@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from flows.commands import catalog, gate, sandbox
+from flows.commands.deploy import deploy
 from flows.commands.doctor import doctor
 from flows.commands.grade import grade
 from flows.commands.notify import notify
@@ -38,7 +39,7 @@ app = App(
     help_format="plaintext",
 )
 for command in (
-    *(run, plan, gate.app, owner, catalog.app, up, down, status, notify, doctor, grade),
+    *(run, plan, gate.app, owner, catalog.app, up, down, status, deploy, notify, doctor, grade),
     sandbox.app,
 ):
     app.command(command)
