@@ -54,30 +54,40 @@ def _as_tree(plan: Plan) -> dict[str, object]:
     """The plan's fields, and the totals, which are properties."""
     tree = asdict(plan)
     tree["memory"]["total"] = plan.memory.total
+    tree["evaluation"]["total"] = plan.evaluation.total
     tree["artefacts"]["total"] = plan.artefacts.total
     return tree
 
 
 def _lines(plan: Plan) -> list[str]:
-    memory, artefacts = plan.memory, plan.artefacts
+    memory, artefacts, evaluation = plan.memory, plan.artefacts, plan.evaluation
     return [
         f"profile {plan.profile}: {plan.model.num_parameters:,} parameters in "
         f"{plan.model.num_layers} layers",
         "",
         f"SFT          {plan.num_sft_steps:,} optimizer steps",
         *(line for stage in plan.stages for line in _stage_lines(stage)),
-        f"filter       at most {plan.num_filter_rollouts_max:,} rollouts",
-        f"evaluation   {plan.num_evaluation_rollouts:,} rollouts for each set of problems",
+        f"filter       {_filter_text(plan.num_filter_rollouts_max)}",
+        f"evaluation   {evaluation.num_rollouts_final:,} rollouts at the end, "
+        f"{evaluation.num_rollouts_between:,} at each of {evaluation.num_times_between} times "
+        f"between stages, at most {evaluation.num_rollouts_during:,} during them",
         "",
         f"memory       {_size(memory.total)}: weights {_size(memory.weights)}, optimizer "
         f"{_size(memory.optimizer)}, gradients {_size(memory.gradients)}, KV cache "
         f"{_size(memory.kv_cache)}",
         f"storage      {_size(artefacts.total)}: rollouts {_size(artefacts.rollouts)}, batches "
-        f"{_size(artefacts.batches)}, checkpoints {_size(artefacts.checkpoints)}",
+        f"{_size(artefacts.batches)}, {artefacts.num_checkpoints} checkpoints "
+        f"{_size(artefacts.checkpoints)}",
         "",
         "assumed",
         *(f"  {line}" for line in plan.assumptions),
     ]
+
+
+def _filter_text(num_rollouts: int | None) -> str:
+    if num_rollouts is None:
+        return "as many rollouts for each problem as `filter.num_rollouts` says; the file decides"
+    return f"at most {num_rollouts:,} rollouts"
 
 
 def _stage_lines(stage: StagePlan) -> list[str]:
