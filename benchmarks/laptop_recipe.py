@@ -28,7 +28,7 @@ from rstar2.profiles import load_config  # noqa: E402
 from rstar2.rollout_files import read_problems  # noqa: E402
 from rstar2.types import Score  # noqa: E402
 from tasks.evaluation import evaluation_limits, scores_by_kind  # noqa: E402
-from tasks.ledger import Ledger  # noqa: E402
+from tasks.ledger import Ledger, num_dropped  # noqa: E402
 from tasks.resources import open_resources  # noqa: E402
 from tasks.rollouts import sample_groups  # noqa: E402
 
@@ -118,8 +118,8 @@ def _figures(ledger: Ledger, scores: Mapping[str, Sequence[Score]]) -> dict[str,
                 figures[f"{after} {row.name} se"] = round(row.standard_error, 4)
     series = ledger.series("rl-1")
     figures["early truncation"] = sum(m.truncation_rate for m in series[:3]) / 3
-    verdicts = ledger.find("filter", stage="difficulty-filter").values["verdicts"]
-    figures["dropped"] = sum(v["decision"] == "drop" for v in verdicts) / len(verdicts)
+    dropped, total = num_dropped(ledger)
+    figures["dropped"] = dropped / total
     gate = ledger.stage_result("rl-1").gate
     figures["rl-1 promoted by rule"] = float(
         gate.verdict == "promote" and bool(gate.evidence.get("rule.truncation_settled"))

@@ -15,14 +15,14 @@ from prefect.states import Completed, Failed
 
 from flows.difficulty_filter import difficulty_filter
 from flows.evaluation import evaluation
-from flows.ingest import show_problem_sets
+from flows.ingest import ingest
 from flows.parameters import (
-    ExistingRun,
     MeasuredStage,
     Overrides,
     ProblemFile,
     Profile,
     RlStage,
+    RunName,
 )
 from flows.rl_stage import rl_stage
 from flows.sft import sft
@@ -32,7 +32,7 @@ from rstar2.profiles import load_config, problem_overrides
 from rstar2.types import GateVerdict, StageResult
 from tasks.inputs import check_sources, input_files
 from tasks.ledger import FINAL, Ledger, LedgerError, open_ledger, start_run
-from tasks.problems import held_out_problems, prepare_problems
+from tasks.problems import prepare_problems
 from tasks.promotion import pass_gate
 from tasks.promotion_answers import answered
 from tasks.runs import resume_command
@@ -40,7 +40,7 @@ from tasks.runs import resume_command
 
 @flow(name="rl-stage", flow_run_name="{run} {stage} by hand")
 def rl_stage_by_hand(
-    run: ExistingRun, stage: RlStage = "rl-1", profile: Profile = "laptop", set: Overrides = ()
+    run: RunName, stage: RlStage = "rl-1", profile: Profile = "laptop", set: Overrides = ()
 ) -> State:
     """One RL stage with all that it needs and lacks; the first one begins with SFT."""
     config = _checked_config(profile, set, stage=stage)
@@ -60,7 +60,7 @@ def rl_stage_by_hand(
 
 @flow(name="difficulty-filter", flow_run_name="{run} difficulty filter by hand")
 def difficulty_filter_by_hand(
-    run: ExistingRun, profile: Profile = "laptop", set: Overrides = ()
+    run: RunName, profile: Profile = "laptop", set: Overrides = ()
 ) -> State:
     """The difficulty filter before the stage that asks for it."""
     config = _checked_config(profile, set)
@@ -77,7 +77,7 @@ def difficulty_filter_by_hand(
 
 @flow(name="evaluation", flow_run_name="{run} evaluation by hand")
 def evaluation_by_hand(
-    run: ExistingRun,
+    run: RunName,
     stage: MeasuredStage = "last",
     profile: Profile = "laptop",
     set: Overrides = (),
@@ -94,7 +94,7 @@ def evaluation_by_hand(
 
 @flow(name="ingest", flow_run_name="{run} ingest by hand")
 def ingest_by_hand(
-    run: ExistingRun,
+    run: RunName,
     problems: ProblemFile = "",
     profile: Profile = "laptop",
     set: Overrides = (),
@@ -104,24 +104,19 @@ def ingest_by_hand(
     config = _checked_config(profile, overrides)
     command = resume_command(profile, run, overrides)
     with _opened(config, run, command, may_be_new=True) as ledger:
-        for stage, settings in config.stages.items():
-            if not settings.filter_problems:  # that set is made by the filter
-                prepare_problems(ledger, config, stage=stage)
-        held_out_problems(ledger, config)
-        message = show_problem_sets(ledger)
+        message = ingest(ledger, config)
     return Completed(message=message)
 
 
 def result_before(ledger: Ledger, stage: str) -> StageResult:
     """What `stage` starts from; raises `LedgerError` where it is not there yet."""
-    order = ["sft", *ledger.config().stages]
+    order = ledger.stage_names()
     return result_of(ledger, order[order.index(stage) - 1])
 
 
 def result_of(ledger: Ledger, stage: str) -> StageResult:
     """How the stage ended (`last`: the last that did), promoted by its gate or a person."""
-    order = ["sft", *ledger.config().stages]
-    ended = [name for name in order if ledger.stage_result(name) is not None]
+    ended = [name for name in ledger.stage_names() if ledger.stage_result(name) is not None]
     wanted = ended[-1] if stage == "last" and ended else stage
     result = ledger.stage_result(wanted)
     if result is None:

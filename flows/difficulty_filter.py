@@ -7,15 +7,15 @@ from prefect.logging import get_run_logger
 
 from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, StageResult
-from tasks.difficulty import STAGE, decide_difficulty, sample_difficulty
-from tasks.ledger import Ledger, num_dropped
+from tasks.difficulty import decide_difficulty, sample_difficulty
+from tasks.ledger import FILTER, Ledger, num_dropped
 from tasks.resources import open_resources
 
 
 @flow(name="difficulty-filter", flow_run_name="difficulty filter", validate_parameters=False)
 def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResult) -> ArtifactRef:
     """The problems of the stage before that its policy does not always solve; done only once."""
-    known = ledger.find("filter", stage=STAGE)
+    known = ledger.find("filter", stage=FILTER)
     if known is not None:
         return known.parts["problems"]
     assert start.problem_set is not None, "the configuration has no filter before the first stage"

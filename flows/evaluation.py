@@ -6,7 +6,7 @@ from prefect import flow
 
 from rstar2.config import RecipeConfig
 from rstar2.types import Score, StageResult
-from tasks.evaluation import evaluate, show_scores
+from tasks.evaluation import evaluate, known_scores, show_scores
 from tasks.ledger import FINAL, Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
@@ -17,13 +17,21 @@ def evaluation(
     ledger: Ledger, config: RecipeConfig, result: StageResult, *, name: str = FINAL
 ) -> tuple[Score, ...]:
     """avg@k with intervals, by kind of problem, shown beside the scores after each stage."""
+    scores = known_scores(ledger, name=name)
+    if scores is None:
+        scores = _measure(ledger, config, result, name)
+    show_scores(ledger)
+    return scores
+
+
+def _measure(
+    ledger: Ledger, config: RecipeConfig, result: StageResult, name: str
+) -> tuple[Score, ...]:
     with open_resources(ledger, config, checkpoint=result.checkpoint, trains=False) as resources:
-        scores = evaluate(
+        return evaluate(
             resources,
             name=name,
             checkpoint=result.checkpoint,
             problem_set=held_out_problems(ledger, config),
             num_problems=None,
         )
-    show_scores(ledger)
-    return scores

@@ -7,16 +7,20 @@ ends the run, and the same command goes on after the answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal
 
-from prefect.flow_runs import suspend_flow_run
+from prefect.exceptions import NotPausedError, Pause
+from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from prefect.input import RunInput
 from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
-from rstar2.types import StageResult
-from tasks.ledger import Ledger
-from tasks.promotion_answers import remember_suspended
+from infra.object_store import open_store
+from rstar2.types import GateVerdict, StageResult
+from tasks.ledger import Ledger, open_ledger
+from tasks.promotion_answers import answer, newest_answer, remember_suspended
 
 SECONDS_PER_DAY = 86_400
 
@@ -29,12 +33,43 @@ class HoldAnswer(RunInput):
     )
 
 
-def can_suspend() -> bool:
+def past_holds(ledger: Ledger, advance: Callable[[], StageResult], *, days: float) -> StageResult:
+    """What `advance` comes to; each hold on the way is answered by a person where one can be asked.
+
+    `advance` is called again after an answer and finds in the ledger what it did before.
+    """
+    result = advance()
+    while result.gate.verdict is GateVerdict.HOLD and _can_suspend():
+        answer(ledger, _ask_person(ledger, result, days=days))
+        result = advance()
+    return result
+
+
+@contextmanager
+def open_ledger_across_holds(storage: str, run: str) -> Iterator[Ledger]:
+    """`open_ledger` for a flow that may suspend inside.
+
+    An answer by command may come while the flow run is still on its way to suspend: too early to
+    start it again, too late for it to see. Suspended and no owner any more, it looks once more and
+    starts itself again.
+    """
+    try:
+        with open_ledger(storage, run) as ledger:
+            yield ledger
+    except Pause:
+        verdict = newest_answer(Ledger(open_store(storage), run))
+        if verdict is not None:
+            with suppress(NotPausedError):  # the command was in time after all
+                resume_flow_run(flow_run.id, run_input={"verdict": verdict})
+        raise
+
+
+def _can_suspend() -> bool:
     """Whether this flow run can be started again by the server: it belongs to a deployment."""
     return deployment.id is not None
 
 
-def ask_person(ledger: Ledger, held: StageResult, *, days: float) -> Literal["approve", "reject"]:
+def _ask_person(ledger: Ledger, held: StageResult, *, days: float) -> Literal["approve", "reject"]:
     """Suspends the flow run until the hold is answered, for `days` at most; returns the answer.
 
     Returns only in the process that the server starts after the answer.

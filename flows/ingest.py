@@ -1,29 +1,22 @@
-"""Shows the problem sets that a run read: how many problems, how many rows were set aside."""
+"""The problem sets of a run, read before anything is trained on them: for use by hand.
+
+In the recipe each stage prepares its own set when it is reached; what was read here is found then.
+"""
 
 from __future__ import annotations
 
-from prefect.artifacts import create_table_artifact
+from prefect import flow
 
+from rstar2.config import RecipeConfig
 from tasks.ledger import Ledger
-from tasks.problems import HELD_OUT
-from tasks.promotion import artifact_key
+from tasks.problems import held_out_problems, prepare_problems, show_problem_sets
 
 
-def show_problem_sets(ledger: Ledger) -> str:
-    """A table on the run's page; returns the same counts as a sentence."""
-    names = [*ledger.config().stages, HELD_OUT]
-    manifests = {n: m for n in names if (m := ledger.find("problems", stage=n)) is not None}
-    rows = [
-        {
-            "problem set": name,
-            "problems": manifest.values["num_problems"],
-            "set aside": len(manifest.values["quarantined"]),
-        }
-        for name, manifest in manifests.items()
-    ]
-    key = artifact_key(ledger.run, "problem-sets")
-    create_table_artifact(table=rows, key=key, description="Problem sets of the run")
-    return "; ".join(
-        f"{row['problem set']}: {row['problems']} problems, {row['set aside']} rows set aside"
-        for row in rows
-    )
+@flow(name="problem-sets", flow_run_name="problem sets", validate_parameters=False)
+def ingest(ledger: Ledger, config: RecipeConfig) -> str:
+    """Every set that does not wait for the difficulty filter; returns their counts as a sentence."""
+    for stage, settings in config.stages.items():
+        if not settings.filter_problems:
+            prepare_problems(ledger, config, stage=stage)
+    held_out_problems(ledger, config)
+    return show_problem_sets(ledger)

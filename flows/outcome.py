@@ -75,8 +75,8 @@ def read_outcome(storage: str, run: str, profile: str, overrides: Sequence[str])
 
 
 def outcome_of(ledger: Ledger) -> Outcome:
-    stages = ["sft", *ledger.config().stages]
-    finished = [(s, r) for s in stages if (r := ledger.stage_result(s)) is not None]
+    names = ledger.stage_names()
+    finished = [(name, r) for name in names if (r := ledger.stage_result(name)) is not None]
     return Outcome(
         run=ledger.run,
         command=ledger.command(),
@@ -105,15 +105,7 @@ def print_outcome(outcome: Outcome) -> int:
 
 def _score_table(outcome: Outcome) -> Table:
     table = Table(title=f"run {outcome.run}: held-out problems")
-    for column in (
-        "after",
-        "problems",
-        "avg@k",
-        "95 % interval",
-        "truncated",
-        "tokens",
-        "attempts",
-    ):
+    for column in COLUMNS:
         table.add_column(column)
     for name, scores in outcome.scores.items():
         for row in scores:

@@ -43,7 +43,6 @@ NewOrExistingRun = Annotated[
         "name is made.",
     ),
 ]
-ExistingRun = RunName
 
 RlStage = Annotated[
     str,

@@ -15,7 +15,7 @@ from prefect.states import Completed, Failed
 
 from flows.difficulty_filter import difficulty_filter
 from flows.evaluation import evaluation
-from flows.hold import ask_person, can_suspend
+from flows.hold import open_ledger_across_holds, past_holds
 from flows.parameters import NewOrExistingRun, Overrides, Profile
 from flows.rl_stage import rl_stage
 from flows.sft import sft
@@ -23,10 +23,9 @@ from rstar2.config import RecipeConfig
 from rstar2.profiles import load_config
 from rstar2.types import GateVerdict, StageResult
 from tasks.inputs import check_sources, input_files
-from tasks.ledger import Ledger, open_ledger, start_run
+from tasks.ledger import Ledger, start_run
 from tasks.problems import prepare_problems
 from tasks.promotion import pass_gate
-from tasks.promotion_answers import answer
 from tasks.runs import resume_command, run_name_of
 
 
@@ -44,14 +43,11 @@ def recipe(profile: Profile = "laptop", run: NewOrExistingRun = "", set: Overrid
     config = load_config(profile, set)
     check_sources(config)
     name = run or run_name_of(config, str(flow_run.id))
-    with open_ledger(config.storage, name) as ledger:
+    with open_ledger_across_holds(config.storage, name) as ledger:
         command = resume_command(profile, name, set)
         start_run(ledger, config, input_files(config), command=command)
         ledger.publish(force=True)
-        result = run_stages(ledger, config)
-        while result.gate.verdict is GateVerdict.HOLD and can_suspend():
-            answer(ledger, ask_person(ledger, result, days=config.hold_days))
-            result = run_stages(ledger, config)
+        result = past_holds(ledger, lambda: run_stages(ledger, config), days=config.hold_days)
         if result.gate.verdict is not GateVerdict.PROMOTE:
             return Failed(name=str(result.gate.verdict).title(), message=result.gate.reason)
         evaluation(ledger, config, result)

@@ -14,11 +14,11 @@ from prefect.logging import get_run_logger
 from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
 from tasks.batches import build_batch
-from tasks.evaluation import evaluate
+from tasks.evaluation import evaluate, evaluate_step
 from tasks.ledger import Ledger, gate_decision_from
 from tasks.metrics import Progress, step_line, step_metrics_of
 from tasks.problems import held_out_problems
-from tasks.promotion import announce, decide, with_kept_step
+from tasks.promotion import decide, with_kept_step
 from tasks.resources import Resources, open_resources
 from tasks.rollouts import collect_groups
 from tasks.training import (
@@ -86,6 +86,9 @@ def run_step(resources: Resources, stage: str, step: int, problem_set: ArtifactR
         built=built,
         trained=trained,
         sync_seconds=sync_seconds,
+        evaluation_score=evaluate_step(
+            resources, stage=stage, step=step, checkpoint=parts.get("checkpoint")
+        ),
     )
     decision = decide(resources, stage=stage, metrics=metrics)
     resources.ledger.commit(
@@ -135,6 +138,5 @@ def finish_stage(
         scores=scores,
     )
     resources.ledger.commit("stage", stage=stage, values=asdict(result))
-    announce(resources.ledger, stage, decision)
     resources.ledger.publish(force=True)
     return result

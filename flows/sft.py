@@ -8,17 +8,17 @@ from prefect.logging import get_run_logger
 from rstar2.config import RecipeConfig
 from rstar2.types import StageResult
 from tasks.evaluation import evaluate
-from tasks.ledger import Ledger
+from tasks.ledger import SFT, Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
-from tasks.sft import STAGE, finish_sft, prepare_base, prepare_conversations, train_sft
+from tasks.sft import finish_sft, prepare_base, prepare_conversations, train_sft
 from tasks.training import load_newest_checkpoint, sync_weights
 
 
 @flow(name="sft", flow_run_name="sft", validate_parameters=False)
 def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
     """The model after SFT, or the base model where the profile has no SFT; resumes."""
-    done = ledger.stage_result(STAGE)
+    done = ledger.stage_result(SFT)
     if done is not None:
         return done
     base = prepare_base(ledger, config)
@@ -26,8 +26,8 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
         return finish_sft(ledger, config, checkpoint=base, scores=())
     with open_resources(ledger, config, checkpoint=base, trains=True) as resources:
         conversations = prepare_conversations(resources)
-        step = load_newest_checkpoint(resources, stage=STAGE, kind="checkpoint")
-        known = ledger.find("checkpoint", stage=STAGE, step=step)
+        step = load_newest_checkpoint(resources, stage=SFT, kind="checkpoint")
+        known = ledger.find("checkpoint", stage=SFT, step=step)
         checkpoint = known.parts["checkpoint"] if known else base
         while step < config.sft.num_steps:
             step, loss, checkpoint = train_sft(resources, conversations=conversations, start=step)
@@ -35,7 +35,7 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
         sync_weights(resources, version=step)
         scores = evaluate(
             resources,
-            name=STAGE,
+            name=SFT,
             checkpoint=checkpoint,
             problem_set=held_out_problems(ledger, config),
             num_problems=config.evaluation.num_problems_between_stages,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from rstar2.step_metrics import StepMetrics
+
 BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_WIDTH = 60
 
@@ -18,6 +20,16 @@ def sparkline(values: Sequence[float]) -> str:
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     course = "".join(BLOCKS[round((value - low) * scale)] for value in shown)
     return f"{values[0]:.2f} {course} {values[-1]:.2f}"
+
+
+def sparklines(series: Sequence[StepMetrics]) -> list[str]:
+    """What a gate looks at, one line each: reward, truncation rate, solved rate."""
+    courses = {
+        "reward": [m.reward for m in series],
+        "truncated": [m.truncation_rate for m in series],
+        "solved": [m.solved_rate for m in series],
+    }
+    return [f"{name:10} {sparkline(values)}" for name, values in courses.items()]
 
 
 def _thinned(values: Sequence[float]) -> list[float]:

@@ -5,11 +5,8 @@ Reads the problem set of the stage before, writes the kept problems and every ve
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from prefect import task
 from prefect.artifacts import create_table_artifact
@@ -17,14 +14,13 @@ from prefect.cache_policies import NO_CACHE
 
 from rstar2.config import RecipeConfig
 from rstar2.difficulty import DifficultyVerdict, difficulty_verdicts, filter_problems
-from rstar2.rollout_files import read_problems, read_rollouts, write_problems
+from rstar2.rollout_files import read_problems, read_rollouts
 from rstar2.types import ArtifactRef, Problem, StageResult
-from tasks.ledger import Ledger
+from tasks.ledger import FILTER, Ledger
+from tasks.problems import store_problems
 from tasks.promotion import artifact_key
 from tasks.resources import Resources
 from tasks.rollouts import sample_groups, stage_limits, store_groups
-
-STAGE = "difficulty-filter"
 
 
 @task(name="sample difficulty", cache_policy=NO_CACHE)
@@ -36,9 +32,9 @@ def sample_difficulty(resources: Resources, *, problem_set: ArtifactRef, stage: 
         problems,
         limits=stage_limits(resources, resources.config.stages[stage]),
         num_rollouts=resources.config.filter.num_rollouts,
-        prefix=STAGE,
+        prefix=FILTER,
     )
-    return store_groups(resources, groups, resources.ledger.key(STAGE))
+    return store_groups(resources, groups, resources.ledger.key(FILTER))
 
 
 @task(name="decide difficulty", cache_policy=NO_CACHE)
@@ -54,10 +50,10 @@ def decide_difficulty(
     problems = read_problems(ledger.store.local_path(problem_set))
     verdicts = difficulty_verdicts(read_rollouts(ledger.store.local_path(rollouts)), config.filter)
     kept = filter_problems(problems, verdicts)
-    ref = store_problems(ledger, kept, ledger.key(STAGE, "problems.parquet"))
+    ref = store_problems(ledger, kept, ledger.key(FILTER, "problems.parquet"))
     ledger.commit(
         "filter",
-        stage=STAGE,
+        stage=FILTER,
         parts={"rollouts": rollouts, "problems": ref},
         values={
             "checkpoint": asdict(start.checkpoint),
@@ -66,20 +62,6 @@ def decide_difficulty(
     )
     _show(ledger, problems, verdicts)
     return ref
-
-
-def filtered_problems(ledger: Ledger) -> ArtifactRef:
-    """What the filter kept. It ran: the flow orders it before the stage that asks."""
-    manifest = ledger.find("filter", stage=STAGE)
-    assert manifest is not None, "the difficulty filter runs before its stage"
-    return manifest.parts["problems"]
-
-
-def store_problems(ledger: Ledger, problems: Sequence[Problem], key: str) -> ArtifactRef:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "problems.parquet"
-        write_problems(path, problems)
-        return ledger.store.put_file(path, key, kind="problems")
 
 
 def _show(
@@ -92,5 +74,5 @@ def _show(
         {"source": source, "decision": decision, "problems": number}
         for (source, decision), number in sorted(counts.items())
     ]
-    key = artifact_key(ledger.run, STAGE)
+    key = artifact_key(ledger.run, FILTER)
     create_table_artifact(table=rows, key=key, description="Difficulty filter: kept and dropped")

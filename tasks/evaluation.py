@@ -16,12 +16,11 @@ from rstar2.problems import has_prefix
 from rstar2.rollout_files import read_problems
 from rstar2.statistics import score
 from rstar2.types import ArtifactRef, Group, Problem, Score
-from tasks.ledger import Ledger
+from tasks.ledger import EVALUATION, Ledger
+from tasks.problems import held_out_problems
 from tasks.promotion import artifact_key
 from tasks.resources import Resources
 from tasks.rollouts import sample_groups, store_groups
-
-STAGE = "evaluation"
 
 
 @task(name="evaluate", task_run_name="evaluate {name}", cache_policy=NO_CACHE)
@@ -29,41 +28,77 @@ def evaluate(
     resources: Resources,
     *,
     name: str,
-    checkpoint: ArtifactRef,
+    checkpoint: ArtifactRef | None,
     problem_set: ArtifactRef,
     num_problems: int | None,
+    stage: str = EVALUATION,
+    step: int | None = None,
 ) -> tuple[Score, ...]:
     """avg@k of the live policy with intervals, whole and by kind of problem; committed once.
 
-    On the first `num_problems` (None: all, 0: nothing is measured).
+    On the first `num_problems` (None: all, 0: nothing is measured). `stage` and `step` tell where
+    it was taken during a stage; `checkpoint` is None where that step stored none.
     """
     if num_problems == 0:
         return ()
-    known = resources.ledger.find("evaluation", stage=STAGE, name=name)
+    known = known_scores(resources.ledger, name=name, stage=stage, step=step)
     if known is not None:
-        return tuple(Score(**row) for row in known.values["scores"])
+        return known
     problems = read_problems(resources.ledger.store.local_path(problem_set))[:num_problems]
     groups = sample_groups(
         resources,
         problems,
         limits=evaluation_limits(resources),
         num_rollouts=resources.config.evaluation.k,
-        prefix=f"{STAGE}/{name}",
+        prefix=f"{EVALUATION}/{name}",
     )
     scores = scores_by_kind(problems, groups)
-    key = resources.ledger.key(STAGE, name)
+    key = resources.ledger.key(EVALUATION, name)
     resources.ledger.commit(
         "evaluation",
-        stage=STAGE,
+        stage=stage,
+        step=step,
         name=name,
         parts={"rollouts": store_groups(resources, groups, key), "problems": problem_set},
         values={
             "name": name,
-            "checkpoint": asdict(checkpoint),
+            "checkpoint": asdict(checkpoint) if checkpoint else None,
             "scores": [asdict(row) for row in scores],
         },
     )
     return scores
+
+
+def known_scores(
+    ledger: Ledger, *, name: str, stage: str = EVALUATION, step: int | None = None
+) -> tuple[Score, ...] | None:
+    """The scores of an evaluation that was committed, else None."""
+    manifest = ledger.find("evaluation", stage=stage, step=step, name=name)
+    return tuple(Score(**row) for row in manifest.values["scores"]) if manifest else None
+
+
+def evaluate_step(
+    resources: Resources, *, stage: str, step: int, checkpoint: ArtifactRef | None
+) -> float | None:
+    """Where the stage evaluates after this step: the share of held-out attempts that are right.
+
+    On as many problems as between stages; on all of them where nothing is measured there.
+    """
+    every = resources.config.stages[stage].evaluate_every_steps
+    if not every or step % every:
+        return None
+    scores = evaluate(
+        resources,
+        name=f"{stage}-step-{step}",
+        checkpoint=checkpoint,
+        problem_set=held_out_problems(resources.ledger, resources.config),
+        num_problems=resources.config.evaluation.num_problems_between_stages or None,
+        stage=stage,
+        step=step,
+    )
+    whole = [row for row in scores if "/" not in row.name]
+    num_problems = sum(row.num_problems for row in whole)
+    return sum(row.mean * row.num_problems for row in whole) / num_problems
 
 
 def evaluation_limits(resources: Resources) -> Limits:
@@ -103,5 +138,5 @@ def show_scores(ledger: Ledger) -> None:
         for name, scores in ledger.scores().items()
         for row in scores
     ]
-    key = artifact_key(ledger.run, STAGE)
+    key = artifact_key(ledger.run, EVALUATION)
     create_table_artifact(table=rows, key=key, description="Held-out scores with 95% intervals")

@@ -26,11 +26,15 @@ from rstar2.config import RecipeConfig
 from rstar2.profiles import config_difference, config_hash, difference
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult
+from tasks.runs import resume_command
 
 log = logging.getLogger(__name__)
 
 FINAL = "final"
 """Name of the evaluation that ends a run."""
+SFT = "sft"
+FILTER = "difficulty-filter"
+EVALUATION = "evaluation"
 
 
 class LedgerError(ValueError):
@@ -118,12 +122,15 @@ class Ledger:
         manifest = self.find("stage", stage=stage)
         return stage_result_from(manifest.values) if manifest else None
 
+    def stage_names(self) -> list[str]:
+        """The stages that train, in order."""
+        return [SFT, *self.config().stages]
+
     def scores(self) -> dict[str, tuple[Score, ...]]:
         """Every evaluation's scores, by the checkpoint they were measured after."""
         found = {}
-        stages = ["sft", *self.config().stages]
-        for name in [*(n for s in stages for n in (s, f"{s}-all")), FINAL]:
-            manifest = self.find("evaluation", stage="evaluation", name=name)
+        for name in [*(n for s in self.stage_names() for n in (s, f"{s}-all")), FINAL]:
+            manifest = self.find("evaluation", stage=EVALUATION, name=name)
             if manifest is not None:
                 found[name] = tuple(Score(**row) for row in manifest.values["scores"])
         return found
@@ -131,7 +138,9 @@ class Ledger:
     def command(self) -> str:
         """The command line that goes on with the run."""
         manifest = self.find("run")
-        return str(manifest.values["command"]) if manifest else ""
+        assert manifest is not None, "the run is registered"
+        stored = str(manifest.values["command"])
+        return stored or resume_command(manifest.values["profile"], self.run, ())
 
     def config(self) -> RecipeConfig:
         """The configuration that the run was started with."""
@@ -202,7 +211,7 @@ def check_unchanged(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, s
 
 def num_dropped(ledger: Ledger) -> tuple[int, int] | None:
     """Problems that the difficulty filter dropped, of how many; None before it ran."""
-    manifest = ledger.find("filter", stage="difficulty-filter")
+    manifest = ledger.find("filter", stage=FILTER)
     if manifest is None:
         return None
     decisions = [verdict["decision"] for verdict in manifest.values["verdicts"]]

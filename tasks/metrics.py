@@ -29,6 +29,7 @@ def step_metrics_of(
     built: BuiltBatch,
     trained: TrainMetrics,
     sync_seconds: float,
+    evaluation_score: float | None,
 ) -> StepMetrics:
     """The step's row. Rates are over ALL sampled rollouts, before RoC and before groups dropped."""
     settings = resources.config.stages[stage]
@@ -49,6 +50,7 @@ def step_metrics_of(
         build_seconds=built.seconds,
         train_seconds=trained.seconds,
         sync_seconds=sync_seconds,
+        evaluation_score=evaluation_score,
     )
 
 

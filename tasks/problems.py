@@ -6,20 +6,23 @@ set. A file is split by the hash of its questions: what is held out is never tra
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from prefect import task
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from rstar2.arithmetic import generate_problems
 from rstar2.config import ProblemsConfig, RecipeConfig
 from rstar2.problems import is_held_out
-from rstar2.rollout_files import read_problems
+from rstar2.rollout_files import read_problems, write_problems
 from rstar2.types import ArtifactRef, Problem
-from tasks.difficulty import filtered_problems, store_problems
 from tasks.inputs import read_problem_file
-from tasks.ledger import Ledger, LedgerError
+from tasks.ledger import FILTER, Ledger, LedgerError
+from tasks.promotion import artifact_key
 from tasks.rollouts import derived_seed
 
 HELD_OUT = "held-out"
@@ -33,7 +36,7 @@ def prepare_problems(ledger: Ledger, config: RecipeConfig, *, stage: str) -> Art
         return known.parts["problems"]
     settings = config.stages[stage]
     if settings.filter_problems:
-        ref = filtered_problems(ledger)
+        ref = _filtered_problems(ledger)
         num_problems = len(read_problems(ledger.store.local_path(ref)))
         quarantined: Sequence[Mapping[str, object]] = ()
     else:
@@ -64,6 +67,41 @@ def held_out_problems(ledger: Ledger, config: RecipeConfig) -> ArtifactRef:
     values = {"stage": HELD_OUT, "num_problems": len(problems), "quarantined": []}
     ledger.commit("problems", stage=HELD_OUT, parts={"problems": ref}, values=values)
     return ref
+
+
+def store_problems(ledger: Ledger, problems: Sequence[Problem], key: str) -> ArtifactRef:
+    """Writes the problems as one Parquet part under `key`."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "problems.parquet"
+        write_problems(path, problems)
+        return ledger.store.put_file(path, key, kind="problems")
+
+
+def show_problem_sets(ledger: Ledger) -> str:
+    """A table on the run's page of the sets and rows set aside; the same counts as a sentence."""
+    names = [*ledger.config().stages, HELD_OUT]
+    manifests = {n: m for n in names if (m := ledger.find("problems", stage=n)) is not None}
+    rows = [
+        {
+            "problem set": name,
+            "problems": manifest.values["num_problems"],
+            "set aside": len(manifest.values["quarantined"]),
+        }
+        for name, manifest in manifests.items()
+    ]
+    key = artifact_key(ledger.run, "problem-sets")
+    create_table_artifact(table=rows, key=key, description="Problem sets of the run")
+    return "; ".join(
+        f"{row['problem set']}: {row['problems']} problems, {row['set aside']} rows set aside"
+        for row in rows
+    )
+
+
+def _filtered_problems(ledger: Ledger) -> ArtifactRef:
+    """What the filter kept. It ran: the flow orders it before the stage that asks."""
+    manifest = ledger.find("filter", stage=FILTER)
+    assert manifest is not None, "the difficulty filter runs before its stage"
+    return manifest.parts["problems"]
 
 
 def _train_problems(

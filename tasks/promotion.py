@@ -15,7 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
 from rstar2.gate import decide_gate
-from rstar2.sparkline import sparkline
+from rstar2.sparkline import sparklines
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import GateDecision, StageResult
 from tasks.ledger import Ledger
@@ -35,9 +35,16 @@ def decide(resources: Resources, *, stage: str, metrics: StepMetrics) -> GateDec
 
 @task(name="gate", task_run_name="gate {stage}", cache_policy=NO_CACHE)
 def pass_gate(ledger: Ledger, *, stage: str, result: StageResult) -> StageResult:
-    """The stage's result as the gate leaves it: a `hold` that a person approved is a promotion."""
+    """The stage's result as the gate leaves it: a `hold` that a person approved is a promotion.
+
+    Shown on the run's page and announced once for each verdict, however often the run is started.
+    """
     result = answered(ledger, stage, result)
-    _show(ledger, stage, result)
+    key = ledger.key(stage, f"announced-{result.gate.verdict}")
+    if not ledger.store.exists(key):
+        _show(ledger, stage, result)
+        _announce(ledger, stage, result.gate)
+        ledger.store.put_if_absent(key, b"")
     return result
 
 
@@ -47,7 +54,7 @@ def with_kept_step(decision: GateDecision, step: int) -> GateDecision:
     return replace(decision, reason=reason, evidence={**decision.evidence, "kept_step": step})
 
 
-def announce(ledger: Ledger, stage: str, decision: GateDecision) -> None:
+def _announce(ledger: Ledger, stage: str, decision: GateDecision) -> None:
     """Tells the server how the stage ended: what notices to people are made from."""
     emit_event(
         f"rstar2.gate.{decision.verdict}",
@@ -84,17 +91,9 @@ def artifact_key(*parts: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")
 
 
-def _courses(series: Sequence[StepMetrics]) -> list[tuple[str, list[float]]]:
-    return [
-        ("reward", [m.reward for m in series]),
-        ("truncated", [m.truncation_rate for m in series]),
-        ("solved", [m.solved_rate for m in series]),
-    ]
-
-
 def _markdown(stage: str, decision: GateDecision, series: Sequence[StepMetrics]) -> str:
     lines = [f"# {stage}: {decision.verdict}", "", decision.reason, "", "```"]
-    lines += [f"{name:10} {sparkline(values)}" for name, values in _courses(series)]
+    lines += sparklines(series)
     lines += ["```", "", "| seen | value |", "|-|-|"]
     return "\n".join(lines + [f"| {name} | {_text(v)} |" for name, v in _items(decision.evidence)])
 

@@ -59,6 +59,14 @@ def held_stage(ledger: Ledger) -> StageResult | None:
     return None
 
 
+def newest_answer(ledger: Ledger) -> Literal["approve", "reject"] | None:
+    """What a person answered last, None where a hold has no answer yet or there was none."""
+    given = [m for stage in ledger.config().stages if (m := ledger.find("answer", stage=stage))]
+    if not given or held_stage(ledger) is not None:
+        return None
+    return "approve" if given[-1].values["verdict"] == "approve" else "reject"
+
+
 def answer(ledger: Ledger, verdict: Literal["approve", "reject"]) -> StageResult:
     """Stores the answer and returns the stage's result with it. Raises where nothing holds."""
     held = held_stage(ledger)

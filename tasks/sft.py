@@ -19,12 +19,10 @@ from rstar2.config import RecipeConfig, SftConfig
 from rstar2.conversations import read_conversations
 from rstar2.sft_data import make_conversations
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Mask, Score, StageResult, TokenIds
-from tasks.ledger import Ledger
+from tasks.ledger import SFT, Ledger
 from tasks.resources import Resources
 from tasks.rollouts import derived_seed
 from tasks.training import checkpoint_of, drop_old_checkpoints, save_checkpoint
-
-STAGE = "sft"
 
 
 class Conversations:
@@ -39,15 +37,13 @@ class Conversations:
 @task(name="prepare base model", cache_policy=NO_CACHE)
 def prepare_base(ledger: Ledger, config: RecipeConfig) -> ArtifactRef:
     """The model that training starts from, as an artefact of the run."""
-    known = ledger.find("base", stage=STAGE)
+    known = ledger.find("base", stage=SFT)
     if known is not None:
         return known.parts["checkpoint"]
     with tempfile.TemporaryDirectory() as folder:
         make_base_model(Path(folder), config)
-        ref = ledger.store.put_folder(Path(folder), ledger.key(STAGE, "base"), kind="checkpoint")
-    ledger.commit(
-        "base", stage=STAGE, parts={"checkpoint": ref}, values={"base": config.model.base}
-    )
+        ref = ledger.store.put_folder(Path(folder), ledger.key(SFT, "base"), kind="checkpoint")
+    ledger.commit("base", stage=SFT, parts={"checkpoint": ref}, values={"base": config.model.base})
     return ref
 
 
@@ -56,7 +52,7 @@ def prepare_conversations(resources: Resources) -> Conversations:
     """The SFT conversations as tokens and loss masks."""
     settings = sft_settings(resources.config)
     if settings.data == "arithmetic":
-        seed = derived_seed(resources.config.seed, STAGE)
+        seed = derived_seed(resources.config.seed, SFT)
         conversations = make_conversations(settings.num_conversations, seed)
     else:
         conversations = read_conversations(Path(settings.data), resources.config.chat)
@@ -75,18 +71,18 @@ def train_sft(
     stop = min(start + settings.checkpoint_every_steps, settings.num_steps)
     losses = resources.trainer.sft(conversations.rows, start=start, stop=stop)
     loss = sum(losses) / len(losses)
-    known = resources.ledger.find("checkpoint", stage=STAGE, step=stop)
+    known = resources.ledger.find("checkpoint", stage=SFT, step=stop)
     if known is not None:
         return stop, loss, checkpoint_of(resources, known)
-    checkpoint = save_checkpoint.fn(resources, stage=STAGE, step=stop)
+    checkpoint = save_checkpoint.fn(resources, stage=SFT, step=stop)
     resources.ledger.commit(
         "checkpoint",
-        stage=STAGE,
+        stage=SFT,
         step=stop,
         parts={"checkpoint": checkpoint},
         values={"loss": loss, "num_steps": settings.num_steps},
     )
-    drop_old_checkpoints(resources, stage=STAGE, last_step=stop, kind="checkpoint")
+    drop_old_checkpoints(resources, stage=SFT, last_step=stop, kind="checkpoint")
     return stop, loss, checkpoint
 
 
@@ -106,13 +102,13 @@ def finish_sft(
     num_steps = config.sft.num_steps if config.sft else 0
     reason = f"SFT ran its {num_steps} steps" if num_steps else "the profile has no SFT stage"
     result = StageResult(
-        stage=STAGE,
+        stage=SFT,
         checkpoint=checkpoint,
         problem_set=None,
         last_step=num_steps,
         gate=GateDecision(verdict=GateVerdict.PROMOTE, reason=reason, evidence={}),
         scores=scores,
     )
-    ledger.commit("stage", stage=STAGE, values=asdict(result))
+    ledger.commit("stage", stage=SFT, values=asdict(result))
     ledger.publish(force=True)
     return result

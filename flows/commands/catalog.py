@@ -152,8 +152,9 @@ order by s.run, t.position, s.pass_rate nulls last, s.problem_id limit $limit
 
 def _catalog(storage: str) -> Path:
     from infra.object_store import open_store
+    from tasks.ledger import catalog_path
 
-    return open_store(storage).local_root / "catalog.duckdb"
+    return catalog_path(open_store(storage))
 
 
 def _print(answer: Answer, *, as_json: bool, as_csv: bool) -> int:

@@ -22,7 +22,7 @@ def show(run: str, /, *, storage: str = "runs") -> int:
 
     Example: rstar2 gate show demo
     """
-    from rstar2.sparkline import sparkline
+    from rstar2.sparkline import sparklines
     from tasks.promotion_answers import answered
 
     ledger = _ledger(storage, run)
@@ -34,9 +34,7 @@ def show(run: str, /, *, storage: str = "runs") -> int:
             gate = answered(ledger, stage, result).gate
             print(f"{stage}: {gate.verdict} at step {result.last_step}: {gate.reason}")
         if series:
-            print(f"  reward     {sparkline([m.reward for m in series])}")
-            print(f"  truncated  {sparkline([m.truncation_rate for m in series])}")
-            print(f"  solved     {sparkline([m.solved_rate for m in series])}")
+            print("\n".join(f"  {line}" for line in sparklines(series)))
         if result is not None:
             for name, value in sorted(gate.evidence.items()):
                 print(f"  {name} = {value}")
@@ -143,22 +141,30 @@ def _answer(storage: str, run: str, verdict: Literal["approve", "reject"]) -> in
     result = answer(ledger, verdict)
     print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
     flow_run_id = suspended_flow_run(ledger)
-    if flow_run_id and _resume(flow_run_id, verdict):
-        print("the suspended flow run goes on by itself")
-    else:
-        print(f"then: {ledger.command()}")
+    print(_what_follows(ledger, flow_run_id, verdict) if flow_run_id else _then(ledger))
     return 0
 
 
-def _resume(flow_run_id: str, verdict: Literal["approve", "reject"]) -> bool:
-    """Whether the checkout's server started the suspended flow run again."""
+def _what_follows(ledger: Ledger, flow_run_id: str, verdict: Literal["approve", "reject"]) -> str:
+    """Starts the suspended flow run again. One that is only about to suspend finds the answer."""
+    from infra.ownership import lives, read_owner
     from infra.prefect_api import resume_flow_run
     from infra.services import current_api_url
     from infra.settings import load_settings
 
-    return resume_flow_run(
-        current_api_url(load_settings()), flow_run_id, run_input={"verdict": verdict}
-    )
+    api_url = current_api_url(load_settings())
+    state = resume_flow_run(api_url, flow_run_id, run_input={"verdict": verdict})
+    owner = read_owner(ledger.store, ledger.run) if state == "RUNNING" else None
+    if state in ("SCHEDULED", "PENDING") or (owner and lives(ledger.store, ledger.run, owner)):
+        return "the suspended flow run goes on by itself"
+    if state == "PAUSED":
+        refused = "the server did not start the suspended flow run: resume it on its page, or"
+        return f"{refused}\n{_then(ledger)}"
+    return _then(ledger)
+
+
+def _then(ledger: Ledger) -> str:
+    return f"then: {ledger.command()}"
 
 
 def _ledger(storage: str, run: str) -> Ledger:

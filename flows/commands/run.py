@@ -65,10 +65,13 @@ def _checked_name(name: str) -> str:
 def _already_ended(storage: str, name: str, overrides: Sequence[str], profile: str) -> int | None:
     """Prints the result of a run that has ended, without a server; None where work is left."""
     from flows.outcome import print_outcome, read_outcome
+    from infra.object_store import open_store
+    from tasks.ledger import Ledger
 
     outcome = read_outcome(storage, name, profile, overrides)
     if outcome is None or not outcome.has_ended:
         return None
+    Ledger(open_store(storage), name).publish(force=True)  # it may have been deleted since
     return print_outcome(outcome)
 
 

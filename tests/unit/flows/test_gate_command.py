@@ -150,3 +150,18 @@ def test_notify_says_what_it_needs(
 ) -> None:
     assert main(["notify", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_an_answer_without_a_flow_run_names_the_command_that_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = logged(tmp_path, [0.4])
+    end(ledger, GateVerdict.HOLD, step=1)
+    assert main(["gate", "approve", "demo", "--storage", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith("then: rstar2 run smoke --run demo\n")
+
+
+def test_a_run_that_was_registered_without_a_command_still_names_one(tmp_path: Path) -> None:
+    ledger = Ledger(open_store(str(tmp_path)), "other")
+    start_run(ledger, load_config("smoke"), {})
+    assert ledger.command() == "rstar2 run smoke --run other"

@@ -21,7 +21,13 @@ from tasks.ledger import (
     run_names,
     start_run,
 )
-from tasks.promotion_answers import answer, answered, held_stage, request_pause
+from tasks.promotion_answers import (
+    answer,
+    answered,
+    held_stage,
+    newest_answer,
+    request_pause,
+)
 
 CHECKPOINT = ArtifactRef(kind="checkpoint", uri="demo/rl-1/c", sha256="ab", num_bytes=3)
 
@@ -186,3 +192,12 @@ def test_dropped_problems_are_counted_from_the_verdicts(tmp_path: Path) -> None:
     verdicts = [{"decision": "drop"}, {"decision": "keep"}, {"decision": "keep"}]
     ledger.commit("filter", stage="difficulty-filter", values={"verdicts": verdicts})
     assert num_dropped(ledger) == (1, 3)
+
+
+def test_the_newest_answer_counts_once_nothing_waits_any_more(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    assert newest_answer(ledger) is None
+    ledger.commit("stage", stage="rl-1", values=asdict(result(GateVerdict.HOLD)))
+    assert newest_answer(ledger) is None
+    answer(ledger, "reject")
+    assert newest_answer(ledger) == "reject"
