@@ -6,16 +6,18 @@ lie nor how they are committed: that is `tasks.ledger`.
 
 | kind | parts | values |
 |---|---|---|
-| `run` | | `profile`, `config_hash`, `config` (resolved, as JSON text) |
-| `base` | `checkpoint`: the model that training starts from | |
+| `run` | | `profile`, `config_hash`, `config` (resolved, as JSON text), `inputs` (sha256 by \
+file), `command` that goes on with it |
+| `base` | `checkpoint`: the model that training starts from | `base`: its name in the profile |
 | `checkpoint` | `checkpoint`: how far SFT is | `loss`, `num_steps` |
 | `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject` |
-| `problems` | `problems` | `quarantined`: rows with `problem_id`, `reason` |
+| `problems` | `problems` | `stage`, `num_problems`, `quarantined`: rows with `problem_id`, `reason` |
 | `stage` | | a `StageResult`: how SFT or an RL stage ended |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate` |
 | `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts` |
-| `evaluation` | `rollouts`; `problems`: those it tried | `name`, `checkpoint`, `scores` |
+| `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, \
+`checkpoint` (none where it was taken after a step that stored none) |
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def result_of(ledger: Ledger, stage: str) -> StageResult:
     if gate.verdict is not GateVerdict.PROMOTE:
         raise LedgerError(
             f"{wanted} of the run {ledger.run!r} ended with {gate.verdict}: {gate.reason} Expected "
-            f"a promotion; a hold is answered by `rstar2 gate approve {ledger.run}`"
+            f"a promotion; a hold is answered by `{ledger.gate_command('approve')}`"
         )
     return result
 

@@ -75,16 +75,17 @@ def _ask_person(ledger: Ledger, held: StageResult, *, days: float) -> Literal["a
     Returns only in the process that the server starts after the answer.
     """
     remember_suspended(ledger, str(flow_run.id))
-    form = HoldAnswer.with_initial_data(description=_description(ledger.run, held))
+    form = HoldAnswer.with_initial_data(description=_description(ledger, held))
     answered = suspend_flow_run(
         wait_for_input=form, timeout=int(days * SECONDS_PER_DAY), key=f"hold-{held.stage}"
     )
     return answered.verdict
 
 
-def _description(run: str, held: StageResult) -> str:
+def _description(ledger: Ledger, held: StageResult) -> str:
     seen = "\n".join(f"- {name}: {value}" for name, value in sorted(held.gate.evidence.items()))
     return (
-        f"**{held.stage} of the run {run} waits for a person**\n\n{held.gate.reason}\n\n{seen}\n\n"
-        f"The same answer by command: `rstar2 gate approve {run}` or `rstar2 gate reject {run}`"
+        f"**{held.stage} of the run {ledger.run} waits for a person**\n\n{held.gate.reason}\n\n"
+        f"{seen}\n\nThe same answer by command: `{ledger.gate_command('approve')}` or "
+        f"`{ledger.gate_command('reject')}`"
     )

@@ -17,6 +17,7 @@ from rstar2.types import GateVerdict, Score, StageResult
 from tasks.inputs import input_files
 from tasks.ledger import FINAL, Ledger, check_unchanged, num_dropped
 from tasks.promotion_answers import answered
+from tasks.runs import gate_command
 
 COLUMNS = ("after", "problems", "avg@k", "95 % interval", "truncated", "tokens", "attempts")
 LOG_WIDTH = 110
@@ -80,7 +81,7 @@ def outcome_of(ledger: Ledger) -> Outcome:
     return Outcome(
         run=ledger.run,
         command=ledger.command(),
-        storage=ledger.config().storage,
+        storage=ledger.store.uri,
         stages=tuple(answered(ledger, stage, result) for stage, result in finished),
         scores=ledger.scores(),
         filtered=num_dropped(ledger),
@@ -129,9 +130,10 @@ def _next_step(outcome: Outcome) -> str:
     if stopped is None:
         return f"run {run} has not ended; to go on: {outcome.command}"
     if stopped.gate.verdict is GateVerdict.HOLD:
-        where = "" if outcome.storage == "runs" else f" --storage {outcome.storage}"
+        approve = gate_command("approve", run, outcome.storage)
+        reject = gate_command("reject", run, outcome.storage)
         return (
-            f"run {run} waits for a person: `rstar2 gate approve {run}{where}` goes on to the next "
-            f"stage, `rstar2 gate reject {run}{where}` ends it; then: {outcome.command}"
+            f"run {run} waits for a person: `{approve}` goes on to the next stage, `{reject}` ends it; "
+            f"then: {outcome.command}"
         )
     return f"run {run} was ended by its gate: {stopped.gate.reason}"

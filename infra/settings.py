@@ -37,11 +37,6 @@ class Settings:
     def log_folder(self) -> Path:
         return self.state_folder / "logs"
 
-    @property
-    def download_folder(self) -> Path:
-        """Copies of remote artefacts; may be deleted at any time."""
-        return self.state_folder / "downloads"
-
 
 def load_settings() -> Settings:
     """The settings of the working directory. Creates no folder."""
@@ -66,7 +61,7 @@ def prefect_variables(settings: Settings, api_url: str) -> dict[str, str]:
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
-        # Five tasks a step would each say that they finished; the step's own line says it all.
+        # Six tasks a step would each say that they finished; the step's own line says it all.
         "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "WARNING",
     }
 

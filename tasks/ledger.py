@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from data_catalog.catalog import CatalogError, publish
 from data_catalog.records import Manifest, ManifestKind, manifest_from_json, manifest_json
@@ -26,7 +26,7 @@ from rstar2.config import RecipeConfig
 from rstar2.profiles import config_difference, config_hash, difference
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult
-from tasks.runs import resume_command
+from tasks.runs import gate_command, resume_command
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +141,10 @@ class Ledger:
         assert manifest is not None, "the run is registered"
         stored = str(manifest.values["command"])
         return stored or resume_command(manifest.values["profile"], self.run, ())
+
+    def gate_command(self, verb: Literal["show", "approve", "reject"]) -> str:
+        """The command line about the run's gates."""
+        return gate_command(verb, self.run, self.store.uri)
 
     def config(self) -> RecipeConfig:
         """The configuration that the run was started with."""

@@ -35,7 +35,7 @@ def request_pause(ledger: Ledger) -> str:
     if not running:
         raise LedgerError(
             f"all stages of the run {ledger.run!r} have ended: expected a run with a stage to come; "
-            f"`rstar2 gate show {ledger.run}` lists its decisions"
+            f"`{ledger.gate_command('show')}` lists its decisions"
         )
     ledger.store.put_bytes(f"{ledger.run}/{PAUSE_AFTER}", running[0].encode())
     return running[0]
@@ -72,8 +72,8 @@ def answer(ledger: Ledger, verdict: Literal["approve", "reject"]) -> StageResult
     held = held_stage(ledger)
     if held is None:
         raise LedgerError(
-            f"no stage of the run {ledger.run!r} waits for an answer; `rstar2 gate show "
-            f"{ledger.run}` lists its decisions"
+            f"no stage of the run {ledger.run!r} waits for an answer; "
+            f"`{ledger.gate_command('show')}` lists its decisions"
         )
     ledger.commit("answer", stage=held.stage, values={"verdict": verdict})
     return answered(ledger, held.stage, held)

@@ -11,15 +11,25 @@ import string
 from collections.abc import Iterator, Sequence
 from datetime import date
 from itertools import product
+from typing import Literal
 
 from infra.object_store import ObjectStore, open_store
 from rstar2.config import RecipeConfig
+
+DEFAULT_STORAGE = "runs"
+"""Where the commands look for a run when they are not told."""
 
 
 def resume_command(profile: str, run: str, overrides: Sequence[str]) -> str:
     """What a person types to go on with a run: the same settings under the same name."""
     options = [word for override in overrides for word in ("--set", override)]
     return shlex.join(["rstar2", "run", profile, "--run", run, *options])
+
+
+def gate_command(verb: Literal["show", "approve", "reject"], run: str, storage: str) -> str:
+    """What a person types about a run's gates, wherever the run is kept."""
+    where = [] if storage == DEFAULT_STORAGE else ["--storage", storage]
+    return shlex.join(["rstar2", "gate", verb, run, *where])
 
 
 def run_name_of(config: RecipeConfig, flow_run_id: str) -> str:

@@ -127,9 +127,11 @@ def pause(run: str, /, *, storage: str = "runs") -> int:
     """
     from tasks.promotion_answers import request_pause
 
-    stage = request_pause(_ledger(storage, run))
+    ledger = _ledger(storage, run)
+    stage = request_pause(ledger)
     print(
-        f"{run} will wait after {stage}; answer it then: rstar2 gate approve {run}, or reject {run}"
+        f"{run} will wait after {stage}; answer it then: {ledger.gate_command('approve')}, or "
+        f"{ledger.gate_command('reject')}"
     )
     return 0
 

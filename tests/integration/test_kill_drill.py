@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
 import pytest
 
+from data_catalog.queries import query
 from data_catalog.records import manifest_from_json
 from infra.object_store import open_store
 from rstar2.rollout_files import read_rollouts
@@ -22,9 +24,13 @@ NUM_KILLS = 10
 pytestmark = pytest.mark.slow
 
 
-def command(storage: Path) -> list[str]:
-    options = ["--set", f"storage={storage}", "--run", "drill"]
-    return [sys.executable, "-m", "flows.commands", "run", "smoke", *options]
+SELDOM = [f"stages.{stage}.checkpoint_every_steps=2" for stage in ("rl-1", "rl-2", "rl-3")]
+"""RL-1's three steps then end without a checkpoint of the last one."""
+
+
+def command(storage: Path, *overrides: str) -> list[str]:
+    options = [w for o in (f"storage={storage}", *overrides) for w in ("--set", o)]
+    return [sys.executable, "-m", "flows.commands", "run", "smoke", "--run", "drill", *options]
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +53,14 @@ def test_a_stage_is_scored_with_the_weights_it_ended_with(
     assert {span.policy_version for span in spans} == {version}
 
 
+@pytest.mark.parametrize("overrides", [[], SELDOM], ids=["every step", "every second step"])
 def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(
-    tmp_path: Path, undisturbed: Ledger
+    tmp_path: Path, undisturbed: Ledger, overrides: list[str]
 ) -> None:
-    num_kills = run_and_kill(tmp_path / "killed", num_manifests=len(list(manifests(undisturbed))))
-    subprocess.run(command(tmp_path / "killed"), check=True, timeout=300)
-    killed = Ledger(open_store(str(tmp_path / "killed")), "drill")
+    again = command(tmp_path, *overrides)
+    num_kills = run_and_kill(again, tmp_path, num_manifests=len(list(manifests(undisturbed))))
+    subprocess.run(again, check=True, timeout=300)
+    killed = Ledger(open_store(str(tmp_path)), "drill")
 
     assert num_kills == NUM_KILLS
     assert final_weights(killed) == final_weights(undisturbed)
@@ -61,13 +69,64 @@ def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(
     assert attempts_in_catalogue(killed) == attempts_in_catalogue(undisturbed)
 
 
-def run_and_kill(storage: Path, *, num_manifests: int) -> int:
+def test_a_damaged_checkpoint_and_an_evaluation_within_a_step_cost_no_rollout(
+    tmp_path: Path, undisturbed: Ledger
+) -> None:
+    """Killed between an evaluation and the commit of its step, then the newest checkpoint is lost."""
+    again = command(tmp_path, "stages.rl-1.evaluate_every_steps=2")
+    process = subprocess.Popen(again)
+    manifest = tmp_path / "drill" / "rl-1" / "manifest-evaluation-00002.json"
+    wait_for(manifest.exists, process)
+    process.kill()
+    process.wait(timeout=60)
+    shutil.rmtree(tmp_path / "drill" / "rl-1" / "step-00001" / "checkpoint" / "trainer")
+    evaluated = tmp_path / "drill" / "evaluation" / "rl-1-step-2" / "rollouts.parquet"
+    written = evaluated.stat().st_mtime_ns
+    subprocess.run(again, check=True, timeout=300)
+
+    ledger = Ledger(open_store(str(tmp_path)), "drill")
+    assert final_weights(ledger) == final_weights(undisturbed)
+    assert evaluated.stat().st_mtime_ns == written
+    scores = [m.evaluation_score for m in ledger.series("rl-1")]
+    assert [score is None for score in scores] == [True, False, True]
+    rows = query(
+        catalog_path(ledger.store),
+        "select step, evaluation, num_problems, mean from evaluations "
+        "where stage = 'rl-1' and name = 'arithmetic'",
+    ).rows
+    assert rows == ((2, "rl-1-step-2", 16, scores[1]),)
+
+
+EVALUATED = """
+import sys
+from flows.commands.run import _attach_to_server
+_attach_to_server()
+from flows.by_hand import evaluation_by_hand
+evaluation_by_hand("drill", "last", "smoke", (f"storage={sys.argv[1]}",))
+"""
+
+
+def test_a_finished_run_brings_a_deleted_catalogue_back_and_evaluates_nothing_again(
+    tmp_path: Path, undisturbed: Ledger
+) -> None:
+    """Without its checkpoint nothing could be sampled."""
+    storage = tmp_path / "copy"
+    shutil.copytree(undisturbed.store.uri, storage)
+    shutil.rmtree(storage / "drill" / "rl-3" / "step-00002" / "checkpoint")
+    catalog_path(open_store(str(storage))).unlink()
+    subprocess.run(command(storage), check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", EVALUATED, str(storage)], check=True, timeout=120)
+    copy = Ledger(open_store(str(storage)), "drill")
+    assert attempts_in_catalogue(copy) == attempts_in_catalogue(undisturbed)
+
+
+def run_and_kill(again: list[str], storage: Path, *, num_manifests: int) -> int:
     """Starts the run again and again; kills it once at each of ten moments spread over the run."""
     generator = random.Random(20)
     moments = sorted(generator.sample(range(num_manifests), k=NUM_KILLS))
     num_kills = 0
     for moment in moments:
-        process = subprocess.Popen(command(storage))
+        process = subprocess.Popen(again)
         wait_for_manifests(storage, moment, process)
         time.sleep(generator.uniform(0.0, 0.8))
         if process.poll() is None:
@@ -78,12 +137,16 @@ def run_and_kill(storage: Path, *, num_manifests: int) -> int:
 
 
 def wait_for_manifests(storage: Path, number: int, process: subprocess.Popen[bytes]) -> None:
+    wait_for(lambda: len(list(storage.glob("drill/**/manifest-*.json"))) >= number, process)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
-        if len(list(storage.glob("drill/**/manifest-*.json"))) >= number:
+        if condition():
             return
         time.sleep(0.02)
-    raise AssertionError(f"the run reached no {number} manifests, exit code {process.poll()}")
+    raise AssertionError(f"the run did not come so far, exit code {process.poll()}")
 
 
 def manifests(ledger: Ledger) -> Iterator[str]:

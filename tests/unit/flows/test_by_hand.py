@@ -51,7 +51,7 @@ def test_a_stage_before_that_has_not_ended_is_named(tmp_path: Path) -> None:
 
 def test_a_stage_after_a_hold_waits_for_the_answer(tmp_path: Path) -> None:
     ledger = ledger_with(tmp_path, sft=GateVerdict.PROMOTE, rl_1=GateVerdict.HOLD)
-    with pytest.raises(LedgerError, match="answered by `rstar2 gate approve demo`"):
+    with pytest.raises(LedgerError, match="answered by `rstar2 gate approve demo --storage"):
         result_before(ledger, "rl-2")
     ledger.commit("answer", stage="rl-1", values={"verdict": "approve"})
     assert result_before(ledger, "rl-2").stage == "rl-1"

@@ -15,7 +15,7 @@ def test_file_is_graded(tmp_path: Path, capsys):
     grade(gold="1234", text_file=path)
     assert json.loads(capsys.readouterr().out) == {
         "verdict": "correct",
-        "reason": "equal numbers",
+        "reason": "equal after normalisation",
     }
 
 
