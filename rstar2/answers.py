@@ -44,7 +44,7 @@ _SPACING = re.compile(r"(\\\\)|\\[,;: ]|~|\\(?:quad|qquad|thinspace|medspace|ens
 _DROPPED = re.compile(
     r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits|nolimits)(?![A-Za-z])|\\[()\[\]!$]|\$"
 )
-_GROUPING = re.compile(r"(?<=\d)(?:\{,\}|,\\!)(?=\d{3}(?!\d))")
+_GROUPING = re.compile(r"(?<=\d)(?<!\d{4})(?:\{,\}|,\\!)(?=\d{3}(?!\d))")
 """LaTeX's ways to set a comma that groups thousands and parts no list."""
 _TEXT = re.compile(
     r"\\(?:text(?:bf|rm|it|sf|tt|normal)?|mathrm|mathbf|mathit|mathsf|mbox|operatorname)\s*"

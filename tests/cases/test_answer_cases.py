@@ -81,6 +81,7 @@ def tower(height: int) -> str:
         pytest.param("617", r"\boxed{\frac{1,234}{2}}", CORRECT, id="A19-in-a-fraction"),
         pytest.param(r"1234\pi", r"\boxed{1,234\pi}", CORRECT, id="A19-with-a-factor"),
         pytest.param("(1000,2000)", r"\boxed{(1{,}000,2{,}000)}", CORRECT, id="A19-tuple"),
+        pytest.param("1234567", r"\boxed{1234{,}567}", INCORRECT, id="A19-long-first-group"),
         pytest.param("100200", r"\boxed{100, 200}", INCORRECT, id="A19-list"),
         pytest.param("100200", r"\boxed{100,~200}", INCORRECT, id="A19-list-tie"),
         pytest.param("100200", r"\boxed{100,\;200}", INCORRECT, id="A19-list-spacing"),

@@ -57,7 +57,13 @@ def test_a_call_takes_few_tokens():
 
 
 @pytest.mark.parametrize(
-    "text", ["Ω≈√2 你好 🎉", "tabs\tand\n\nlines  ", "<answer>\\boxed{-7}</answer>"]
+    "text",
+    [
+        "Ω≈√2 你好 🎉",
+        "e\u0301 \u1100\u1161 ﬁ",
+        "tabs\tand\n\nlines  ",
+        "<answer>\\boxed{-7}</answer>",
+    ],
 )
 def test_any_text_survives(text):
     assert TOKENIZER.decode(TOKENIZER.encode(text), skip_special_tokens=False) == text
