@@ -7,6 +7,7 @@ or delete what the next owner committed.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from infra.object_store import ObjectStore
@@ -42,6 +43,9 @@ class FencedStore:
 
     def put_folder(self, folder: Path, key: str, kind: str = "folder") -> ArtifactRef:
         return self._store.put_folder(folder, key, kind)
+
+    def staging(self) -> AbstractContextManager[Path]:
+        return self._store.staging()
 
     def local_path(self, what: ArtifactRef | str) -> Path:
         return self._store.local_path(what)

@@ -13,17 +13,16 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from infra.staging import TEMPORARY
 from rstar2.types import ArtifactRef
 
 LISTING = "artefact.json"
 """Written last into an artefact of several files; without it the artefact does not exist."""
-TEMPORARY = ".tmp-"
-"""Prefix of unfinished files: never listed, removed once their writer is gone."""
 CHUNK_BYTES = 1 << 20
 
 
@@ -60,7 +59,17 @@ class ObjectStore(Protocol):
         ...
 
     def put_folder(self, folder: Path, key: str, kind: str = "folder") -> ArtifactRef:
-        """Copies a folder's files under `key`, listing last; equal content is not sent again."""
+        """Copies a folder's files under `key`, listing last; equal content is not sent again.
+
+        Files that lie in a `staging` of this store may be moved instead.
+        """
+        ...
+
+    def staging(self) -> AbstractContextManager[Path]:
+        """An empty folder on this store's own disk, for files that will be put; then removed.
+
+        What the system refuses meanwhile is explained: a full disk, say.
+        """
         ...
 
     def local_path(self, what: ArtifactRef | str) -> Path:

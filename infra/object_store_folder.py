@@ -1,7 +1,8 @@
 """The object store in a folder: every write is a temporary file, synced, then renamed.
 
 Reads and writes below one root. Temporary files lie in the root as `.tmp-…`, locked while their
-writer lives; the first write of a process removes those of killed writers. Deliberately keeps no
+writer lives; the first write of a process removes those of killed writers. What was staged there is
+renamed into its place, not copied. Deliberately keeps no
 index: what lies in the folder is the state.
 """
 
@@ -12,7 +13,6 @@ import hashlib
 import io
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,6 @@ from typing import BinaryIO
 
 from infra.object_store import (
     LISTING,
-    TEMPORARY,
     FileEntry,
     Listing,
     check_key,
@@ -35,11 +34,8 @@ from infra.object_store import (
     missing,
     probe_conditions,
 )
+from infra.staging import LOCK, TEMPORARY, staging_folder, sweep
 from rstar2.types import ArtifactRef
-
-LOCK = f"{TEMPORARY}lock"
-LEFTOVER_SECONDS = 10.0
-"""Younger temporary files are left alone: their writer may not have locked them yet."""
 
 
 class FolderStore:
@@ -74,11 +70,21 @@ class FolderStore:
         if self._listing(check_key(key)) == listing:
             return listing.ref(key)
         self.delete(key)
+        is_staged = self._is_staged(folder)
         for name in names:
-            if self.put_file(folder / name, f"{key}/{name}").sha256 != entries[name].sha256:
+            if is_staged:
+                self._move(folder / name, f"{key}/{name}", entries[name])
+            elif self.put_file(folder / name, f"{key}/{name}").sha256 != entries[name].sha256:
                 raise damaged(name, seen="changed while it was stored", expected="a finished file")
         self._write(f"{key}/{LISTING}", io.BytesIO(listing.to_json()))
         return listing.ref(key)
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        with explained(self._root):
+            self._open_root()
+            with staging_folder(self._root) as folder:
+                yield folder
 
     def local_path(self, what: ArtifactRef | str) -> Path:
         key = what if isinstance(what, str) else what.uri
@@ -116,7 +122,8 @@ class FolderStore:
         with explained(start):
             if start.is_file():
                 return [prefix]
-            for folder, _, names in os.walk(start, onerror=_raise_unless_gone):
+            for folder, folders, names in os.walk(start, onerror=_raise_unless_gone):
+                folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]
                 base = Path(folder).relative_to(self._root)
                 found += [(base / n).as_posix() for n in names if not n.startswith(TEMPORARY)]
         return sorted(found)
@@ -166,6 +173,23 @@ class FolderStore:
                 temporary.unlink(missing_ok=True)
             self._remember(target, entry.sha256)
         return entry
+
+    def _is_staged(self, folder: Path) -> bool:
+        root, folder = self._root.resolve(), folder.resolve()
+        return root in folder.parents and any(
+            part.startswith(TEMPORARY) for part in folder.relative_to(root).parts
+        )
+
+    def _move(self, path: Path, key: str, entry: FileEntry) -> None:
+        """A finished file of this disk, synced, then renamed to `key`."""
+        target = self._root / key
+        with explained(target):
+            _make_folder(target.parent)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            path.replace(target)
+            _sync_folder(target.parent)
+            self._remember(target, entry.sha256)
 
     def _open_root(self) -> None:
         _make_folder(self._root)
@@ -254,22 +278,3 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sweep(root: Path) -> int:
-    """Removes temporary files whose writer was killed; returns their number."""
-    num_removed = 0
-    for path in root.glob(f"{TEMPORARY}*"):
-        if path.name != LOCK and path.is_file() and _is_leftover(path):
-            path.unlink(missing_ok=True)
-            num_removed += 1
-    return num_removed
-
-
-def _is_leftover(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return time.time() - path.stat().st_mtime > LEFTOVER_SECONDS
-    except (BlockingIOError, FileNotFoundError):
-        return False

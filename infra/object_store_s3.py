@@ -44,6 +44,7 @@ from infra.object_store import (
     missing,
     probe_conditions,
 )
+from infra.staging import staging_folder, sweep
 from rstar2.types import ArtifactRef
 
 MIB = 1 << 20
@@ -135,6 +136,13 @@ class S3Store:
             self._upload(folder / name, f"{key}/{name}", entries[name])
         self.put_bytes(f"{key}/{LISTING}", listing.to_json())
         return listing.ref(key)
+
+    @contextmanager
+    def staging(self) -> Iterator[Path]:
+        with explained(self._cache):
+            sweep(self._cache)
+            with staging_folder(self._cache) as folder:
+                yield folder
 
     def local_path(self, what: ArtifactRef | str) -> Path:
         key = check_key(what if isinstance(what, str) else what.uri)
@@ -263,19 +271,15 @@ class S3Store:
 
     def _download(self, key: str, path: Path, expected: str) -> None:
         """Aside, checked, then renamed: what is in the cache is whole and right."""
-        aside = self._cache / f".tmp-{uuid.uuid4().hex}"
-        with explained(path):
+        with explained(path), staging_folder(self._cache) as folder:
+            aside, at = folder / path.name, self._at(key)
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                with self._explained(key):
-                    at = self._at(key)
-                    self._client.download_file(at["Bucket"], at["Key"], str(aside), Config=TRANSFER)
-                seen = hash_file(aside).sha256
-                if expected and seen != expected:
-                    raise damaged(key, seen=f"sha256 {seen}", expected=f"sha256 {expected}")
-                aside.replace(path)
-            finally:
-                aside.unlink(missing_ok=True)
+            with self._explained(key):
+                self._client.download_file(at["Bucket"], at["Key"], str(aside), Config=TRANSFER)
+            seen = hash_file(aside).sha256
+            if expected and seen != expected:
+                raise damaged(key, seen=f"sha256 {seen}", expected=f"sha256 {expected}")
+            aside.replace(path)
 
     @contextmanager
     def _explained(self, key: str) -> Iterator[None]:

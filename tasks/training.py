@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-import tempfile
 import time
 from collections.abc import Collection
-from pathlib import Path
 from typing import Literal
 
 from prefect import task
@@ -53,11 +51,11 @@ def sync_weights(resources: Resources, *, version: int) -> float:
 @task(name="save checkpoint", cache_policy=NO_CACHE)
 def save_checkpoint(resources: Resources, *, stage: str, step: int) -> ArtifactRef:
     """Stores model, optimizer and counters of a step; true once a manifest names it."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "checkpoint"
-        resources.trainer.save(path)
+    store = resources.ledger.store
+    with store.staging() as folder:
+        resources.trainer.save(folder)
         key = checkpoint_key(resources, stage, step)
-        return resources.ledger.store.put_folder(path, key, kind="checkpoint")
+        return store.put_folder(folder, key, kind="checkpoint")
 
 
 def drop_old_checkpoints(

@@ -8,16 +8,15 @@ rollouts nor stages.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from infra.trainer.base_model import load_tokenizer, model_folder_of
 from rstar2.batching import shuffled_batches
 from rstar2.config import ConfigError, RecipeConfig
 from rstar2.protocols import TrainMetrics
@@ -94,18 +93,10 @@ class LocalTrainer:
         self._engine.reset_optimizer(self._config.trainer.optimizer)
 
     def save(self, folder: Path, /) -> None:
-        """Written beside `folder`, then renamed over it."""
-        temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            save_model(self._engine.model, self._tokenizer, temporary / "model")
-            self._engine.save_optimizer(temporary / "trainer")
-            (temporary / "trainer" / "phase.json").write_text(json.dumps({"phase": self._phase}))
-            if folder.exists():
-                shutil.rmtree(folder)
-            temporary.rename(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        """Writes `model/` and `trainer/`; the store makes them appear at once or not at all."""
+        save_model(self._engine.model, self._tokenizer, folder / "model")
+        self._engine.save_optimizer(folder / "trainer")
+        (folder / "trainer" / "phase.json").write_text(json.dumps({"phase": self._phase}))
 
     def load(self, folder: Path, /) -> None:
         """Weights, moments and counters of a saved folder, bit for bit."""
@@ -131,10 +122,9 @@ class LocalTrainer:
 
 def open_trainer(folder: Path, config: RecipeConfig) -> LocalTrainer:
     """A trainer over the weights of `folder`: a checkpoint, or a folder of `transformers`."""
-    model_folder = folder / "model" if (folder / "model").is_dir() else folder
+    model_folder = model_folder_of(folder)
     model = load_model(model_folder, config.model.dtype)
-    tokenizer = AutoTokenizer.from_pretrained(model_folder, local_files_only=True)
-    return LocalTrainer(model, tokenizer, config)
+    return LocalTrainer(model, load_tokenizer(model_folder), config)
 
 
 def sft_batches(
