@@ -10,6 +10,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 from s3_servers import BUCKET
 
+from infra.object_store import ObjectStore, open_store
+
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
@@ -40,3 +42,12 @@ def folder(tmp_path: Path) -> Path:
     (root / "config.json").write_text("{}")
     (root / "sub" / "weights.bin").write_bytes(b"\x00\x01")
     return root
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """Both kinds: one contract."""
+    if request.param == "folder":
+        return open_store(str(tmp_path / "store"))
+    request.getfixturevalue("s3_environment")
+    return open_store(f"s3://{BUCKET}/{tmp_path.name}", cache=tmp_path / "cache")

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from s3_servers import BUCKET
 
 from infra.fenced_store import FencedStore
 from infra.object_store import ObjectStore, StoreError, open_store
@@ -37,14 +36,6 @@ with owned(open_store(sys.argv[1]), "demo"):
     print("owned", flush=True)
     time.sleep(60)
 """
-
-
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "folder":
-        return open_store(str(tmp_path / "store"))
-    request.getfixturevalue("s3_environment")
-    return open_store(f"s3://{BUCKET}/{tmp_path.name}", cache=tmp_path / "cache")
 
 
 def change_record(store: ObjectStore, **changes: object) -> None:
