@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import random
 import shutil
 import subprocess
@@ -58,7 +60,8 @@ def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(
     tmp_path: Path, undisturbed: Ledger, overrides: list[str]
 ) -> None:
     again = command(tmp_path, *overrides)
-    num_kills = run_and_kill(again, tmp_path, num_manifests=len(list(manifests(undisturbed))))
+    seconds = seconds_between_manifests(undisturbed)
+    num_kills = run_and_kill(again, tmp_path, seconds, seed=random.randrange(10**6))
     subprocess.run(again, check=True, timeout=300)
     killed = Ledger(open_store(str(tmp_path)), "drill")
 
@@ -120,15 +123,37 @@ def test_a_finished_run_brings_a_deleted_catalogue_back_and_evaluates_nothing_ag
     assert attempts_in_catalogue(copy) == attempts_in_catalogue(undisturbed)
 
 
-def run_and_kill(again: list[str], storage: Path, *, num_manifests: int) -> int:
-    """Starts the run again and again; kills it once at each of ten moments spread over the run."""
-    generator = random.Random(20)
-    moments = sorted(generator.sample(range(num_manifests), k=NUM_KILLS))
+def seconds_between_manifests(ledger: Ledger) -> list[float]:
+    """How long the run worked after each of its manifests, until the next one."""
+    written = sorted((Path(ledger.store.uri) / key).stat().st_mtime for key in manifests(ledger))
+    return [after - before for before, after in itertools.pairwise(written)]
+
+
+def kill_moments(seconds: list[float], *, seed: int) -> list[tuple[int, float]]:
+    """(number of manifests, share of the time to the next one): one in each tenth of the run."""
+    generator = random.Random(seed)
+    ends = list(itertools.accumulate(seconds))
+    moments = []
+    for kill in range(NUM_KILLS):
+        moment = (kill + generator.random()) / NUM_KILLS * ends[-1]
+        index = bisect.bisect_left(ends, moment)
+        moments.append((index + 1, 1.0 - (ends[index] - moment) / seconds[index]))
+    print(f"kill drill, seed {seed}: {[(n, round(share, 2)) for n, share in moments]}")
+    return moments
+
+
+def run_and_kill(again: list[str], storage: Path, seconds: list[float], *, seed: int) -> int:
+    """Starts the run again and again and kills it at each moment; the number of kills.
+
+    Each start writes a manifest of its own before it is killed, as long as there are some left: a
+    kill lies in the work, not in the start of the program.
+    """
     num_kills = 0
-    for moment in moments:
+    for number, share in kill_moments(seconds, seed=seed):
+        number = min(max(number, num_manifests(storage) + 1), len(seconds))
         process = subprocess.Popen(again)
-        wait_for_manifests(storage, moment, process)
-        time.sleep(generator.uniform(0.0, 0.8))
+        wait_for_manifests(storage, number, process)
+        time.sleep(share * seconds[number - 1])
         if process.poll() is None:
             process.kill()
             num_kills += 1
@@ -136,8 +161,12 @@ def run_and_kill(again: list[str], storage: Path, *, num_manifests: int) -> int:
     return num_kills
 
 
+def num_manifests(storage: Path) -> int:
+    return len(list(storage.glob("drill/**/manifest-*.json")))
+
+
 def wait_for_manifests(storage: Path, number: int, process: subprocess.Popen[bytes]) -> None:
-    wait_for(lambda: len(list(storage.glob("drill/**/manifest-*.json"))) >= number, process)
+    wait_for(lambda: num_manifests(storage) >= number, process)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
