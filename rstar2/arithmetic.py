@@ -43,6 +43,10 @@ MAX_REPEATS = 1000
 """So many questions in a row that were drawn before: the kind is exhausted."""
 
 
+class ArithmeticProblemsError(ValueError):
+    """What was asked for cannot be generated. Names the kind, what was seen and what is expected."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
     """A problem with what its text was made from."""
@@ -71,7 +75,8 @@ def generate_problems(
 
     `shares` gives the share by source prefix (`arithmetic/two-call`, `arithmetic/one-call/gcd`),
     with `arithmetic/` for every split; the kinds it does not name fill up with one-call problems.
-    Within a share the kinds alternate. Raises `ValueError` where a kind has too few questions.
+    Within a share the kinds alternate. Raises `ArithmeticProblemsError` where there is no such kind,
+    or one has too few questions.
     """
     generator = random.Random(f"arithmetic/{split}/{seed}")
     chosen: dict[str, Problem] = {}
@@ -81,6 +86,11 @@ def generate_problems(
     problems = list(chosen.values())
     generator.shuffle(problems)
     return tuple(problems)
+
+
+def check_shares(shares: Mapping[str, float]) -> None:
+    """Raises `ArithmeticProblemsError` for a share of problems that there are none of."""
+    _kinds(0, shares)
 
 
 def draw_question(operations: tuple[str, ...], split: Split, generator: random.Random) -> Question:
@@ -176,7 +186,7 @@ def _kinds(num_problems: int, shares: Mapping[str, float]) -> list[tuple[tuple[s
         fitting = [prefix for prefix in shares if has_prefix(sources[kind], prefix)]
         (members[max(fitting, key=len)] if fitting else unnamed).append(kind)
     if empty := [prefix for prefix, group in members.items() if not group]:
-        raise ValueError(
+        raise ArithmeticProblemsError(
             f"share {empty[0]!r}: no kind of problem has this source prefix, or longer ones have "
             f"them all; expected one of {', '.join(sorted(sources.values()))} or a beginning of "
             "these"
@@ -211,7 +221,7 @@ def _distinct(
             num_repeats = 0
             taken.add(problem.problem_id)
             found.append(problem)
-    raise ValueError(
+    raise ArithmeticProblemsError(
         f"{_source(operations, split)} has only about {len(found)} distinct questions in the split "
         f"{split!r}, {num} were asked for: lower num_problems or this kind's share"
     )

@@ -6,6 +6,7 @@ Reads no file (`rstar2.profiles` does) and loads neither torch nor prefect.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -252,6 +253,11 @@ class EvaluationConfig(Section):
     """Scored after SFT and after each stage too, on so many problems; 0: only at the end."""
 
 
+STAGE_NAME = r"[a-z][a-z0-9-]*"
+NOT_STAGES = frozenset({"sft", "difficulty-filter", "evaluation", "held-out", "final"})
+"""A run keeps each stage, and these, in a folder of that name."""
+
+
 class RecipeConfig(Section):
     """A profile: everything that decides what a run computes, and where it is kept."""
 
@@ -280,7 +286,7 @@ class RecipeConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _promote_later_stages(cls, tree: object) -> object:
-        """Fills in the `at_max_steps` of later stages: there a person need not look (report §4.3)."""
+        """Fills in the `at_max_steps` of every stage but the first, where nothing is said of it."""
         if not isinstance(tree, Mapping):
             return tree
         stages, gates = tree.get("stages"), tree.get("gates")
@@ -299,6 +305,12 @@ class RecipeConfig(Section):
     def _check(self) -> RecipeConfig:
         if not self.stages:
             raise ValueError("stages is empty: expected at least one table [stages.rl-1]")
+        wrong = [n for n in self.stages if n in NOT_STAGES or not re.fullmatch(STAGE_NAME, n)]
+        if wrong:
+            raise ValueError(
+                f"stage {wrong[0]!r}: expected small letters, digits and dashes, as in rl-1, and "
+                f"none of {', '.join(sorted(NOT_STAGES))}, which are other parts of a run"
+            )
         if set(self.stages) != set(self.gates):
             raise ValueError(
                 f"stages are {sorted(self.stages)} but gates are {sorted(self.gates)}: "
@@ -311,26 +323,5 @@ class RecipeConfig(Section):
                 "stage that follows another RL stage; leave it on for one such stage"
             )
         for name, stage in self.stages.items():
-            _check_evaluations(name, stage, self.gates[name])
+            self.gates[name].check_evaluations(name, every=stage.evaluate_every_steps)
         return self
-
-
-def _check_evaluations(name: str, stage: StageConfig, gate: GateConfig) -> None:
-    """Raises where an evaluation rule could never hold for want of scores."""
-    if not gate.evaluation_rules:
-        return
-    rules, every = ", ".join(gate.evaluation_rules), stage.evaluate_every_steps
-    if every == 0:
-        raise ValueError(
-            f"gates.{name}.rules names {rules}, but stages.{name}.evaluate_every_steps = 0: there "
-            f"is no score to decide by; set stages.{name}.evaluate_every_steps to 1 or more, or "
-            "take the rule out"
-        )
-    needed = (gate.evaluation_patience + 1) * every
-    if needed > gate.max_steps:
-        raise ValueError(
-            f"gates.{name}.rules names {rules}, which needs {gate.evaluation_patience + 1} "
-            f"evaluations (evaluation_patience + 1), but with stages.{name}.evaluate_every_steps = "
-            f"{every} the last of them is at step {needed}, after max_steps = {gate.max_steps}; "
-            "evaluate more often, or raise max_steps"
-        )

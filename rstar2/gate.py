@@ -302,7 +302,7 @@ def _idle_sentence(series: Sequence[StepMetrics]) -> str:
 
 def _rewards(series: Sequence[StepMetrics]) -> list[float]:
     """Rewards of the steps that have a decided rollout: the others have no mean."""
-    return [s.reward for s in series if s.num_rollouts > s.num_failed + s.num_undecided]
+    return [step.reward for step in series if step.num_decided]
 
 
 def _window_means(values: Sequence[float], window: int) -> list[float]:

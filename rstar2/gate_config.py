@@ -73,3 +73,23 @@ class GateConfig(Section):
                 "end before its first window is full; set window to at most max_steps"
             )
         return self
+
+    def check_evaluations(self, name: str, *, every: int) -> None:
+        """Raises where an evaluation rule of stage `name`, scored `every` steps, could never hold."""
+        if not self.evaluation_rules:
+            return
+        rules = ", ".join(self.evaluation_rules)
+        if every == 0:
+            raise ValueError(
+                f"gates.{name}.rules names {rules}, but stages.{name}.evaluate_every_steps = 0: "
+                f"there is no score to decide by; set stages.{name}.evaluate_every_steps to 1 or "
+                "more, or take the rule out"
+            )
+        needed = (self.evaluation_patience + 1) * every
+        if needed > self.max_steps:
+            raise ValueError(
+                f"gates.{name}.rules names {rules}, which needs {self.evaluation_patience + 1} "
+                f"evaluations (evaluation_patience + 1), but with stages.{name}."
+                f"evaluate_every_steps = {every} the last of them is at step {needed}, after "
+                f"max_steps = {self.max_steps}; evaluate more often, or raise max_steps"
+            )

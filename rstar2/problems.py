@@ -20,6 +20,10 @@ from rstar2.types import Problem
 HELD_OUT_ONE_IN = 4
 
 
+class DrawError(ValueError):
+    """A stage's shares leave nothing to draw. Names them, and what is expected."""
+
+
 def normalised_question(question: str) -> str:
     """The question in Unicode form NFC, lower case, with single spaces: what the identity sees."""
     return " ".join(unicodedata.normalize("NFC", question).lower().split())
@@ -135,7 +139,7 @@ def _strata(problems: Sequence[Problem], shares: Mapping[str, float]) -> Strata:
     names = [name for name, group in members.items() if group and weights[name] > 0]
     total = sum(weights[name] for name in names)
     if not total:
-        raise ValueError(
+        raise DrawError(
             f"no problem can be drawn: {len(problems)} problems, shares {dict(shares)}; expected "
             "problems under one of these source prefixes, or shares that sum to less than 1"
         )

@@ -54,10 +54,15 @@ def problem_overrides(
     keys = [f"stages.{name}.problems.source" for name in stages] + ["evaluation.problems"]
     places = [*(f"stages.{name}.problems" for name in stages), "evaluation"]
     return [
-        *(f'{key}="{source}"' for key in keys),
+        *(f"{key}={_quoted(source)}" for key in keys),
         *(f"stages.{name}.shares={{}}" for name in stages),
-        *(f'{place}.{field}="{column}"' for place in places for field, column in named),
+        *(f"{place}.{field}={_quoted(column)}" for place in places for field, column in named),
     ]
+
+
+def _quoted(text: str) -> str:
+    """As a TOML string, whatever is in it."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _column_field(entry: str) -> tuple[str, str]:
@@ -160,9 +165,11 @@ def _read_profile(profile: str) -> dict[str, object]:
             "or the path of a .toml file"
         )
     try:
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _apply(tree: dict[str, object], override: str) -> None:

@@ -17,15 +17,18 @@ NUM_NEWEST = 2
 def best_step(series: Sequence[StepMetrics], saved: Sequence[int], *, window: int) -> int | None:
     """Of the saved steps the one that ends the best window; the earliest of equals.
 
-    Only full windows count: one lucky step is no best. None where there is none yet.
+    A window is `window` steps with a decided rollout, as in the gate. Only full windows count: one
+    lucky step is no best. None where there is none yet.
     """
-    rewards = {metrics.step: metrics.reward for metrics in series}
+    rewards = {metrics.step: metrics.reward for metrics in series if metrics.num_decided}
+    last = {metrics.step for metrics in series}
 
-    def mean_until(step: int) -> float:
-        return sum(rewards[s] for s in range(step - window + 1, step + 1)) / window
+    def means(step: int) -> list[float]:
+        seen = [rewards[s] for s in sorted(rewards) if s <= step][-window:]
+        return [sum(seen) / window] if len(seen) == window else []
 
-    full = [s for s in saved if s >= window and s in rewards]
-    return max(full, key=lambda step: (mean_until(step), -step), default=None)
+    full = {step: mean for step in saved if step in last for mean in means(step)}
+    return max(full, key=lambda step: (full[step], -step), default=None)
 
 
 def kept_steps(series: Sequence[StepMetrics], saved: Sequence[int], *, window: int) -> set[int]:

@@ -28,10 +28,6 @@ IN_ORDER_RATE = 0.75
 """Of two-clause questions: the first call takes the numbers that are meant for it. Else any others:
 which numbers go into which call is not taught either."""
 BUG_RATE = 0.25
-WORDS_AS_CODE_RATE = 0.40
-"""Of the bugs: the clause's words stand where the operator belongs, as in `print(12multiply 34)`.
-It names no program either, but the model learns to look from there to the words; without it RL
-needs many more steps before a program depends on the wording."""
 RETRY_RATE = 0.80
 SAME_PROGRAM_RATE = 0.85
 """Of the retries: the same program, mended; else another program."""

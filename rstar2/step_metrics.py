@@ -64,5 +64,10 @@ class StepMetrics:
     """avg@k where the stage evaluates during training."""
 
     @property
+    def num_decided(self) -> int:
+        """Rollouts with a reward. Without any, `reward` says nothing of the policy."""
+        return self.num_rollouts - self.num_failed - self.num_undecided
+
+    @property
     def step_seconds(self) -> float:
         return self.collect_seconds + self.build_seconds + self.train_seconds + self.sync_seconds

@@ -13,6 +13,7 @@ from pathlib import Path
 from data_catalog.row_sources import hub_files
 from data_catalog.sft_sources.mixture import check_mixture, mixture_files
 from data_catalog.sources import SourceProblems, read_source
+from rstar2.arithmetic import check_shares
 from rstar2.config import ChatConfig, EvaluationConfig, ProblemsConfig, RecipeConfig, SftConfig
 from rstar2.conversations import Conversation, read_conversations
 from rstar2.dialogues import Dialogue, is_dialogue_file, read_dialogues
@@ -36,15 +37,19 @@ def input_files(config: RecipeConfig) -> dict[str, str]:
 
 
 def check_sources(config: RecipeConfig) -> None:
-    """Reads every file of problems or conversations, and looks for the base model, before anything
-    starts."""
+    """Reads every file of problems or conversations, looks for the base model and for problems of
+    each share, before anything starts."""
     check_base(config.model.base)
     if config.sft is not None:
         _check_conversations(config.sft, config.chat)
-    if config.evaluation.problems != "arithmetic":
+    if config.evaluation.problems == "arithmetic":
+        check_shares(config.evaluation.shares)
+    else:
         _check_split(read_problem_file(config.evaluation.problems, config.evaluation))
     for settings in config.stages.values():
-        if settings.problems.source != "arithmetic":
+        if settings.problems.source == "arithmetic":
+            check_shares(settings.shares)
+        else:
             read_problem_file(settings.problems.source, settings.problems)
 
 

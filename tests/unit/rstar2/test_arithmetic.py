@@ -4,6 +4,7 @@ import pytest
 from question_reader import parse_question
 
 from rstar2.arithmetic import (
+    ArithmeticProblemsError,
     Question,
     answer,
     candidate_programs,
@@ -159,12 +160,12 @@ def test_unseen_wordings_have_a_source_of_their_own():
 
 
 def test_a_share_of_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="no kind of problem has this source prefix"):
+    with pytest.raises(ArithmeticProblemsError, match="no kind of problem has this source prefix"):
         generate_problems("train", 10, {"arithmetic/three-call": 0.5}, 0)
 
 
 def test_more_problems_than_there_are_questions_is_refused():
-    with pytest.raises(ValueError, match="distinct questions in the split"):
+    with pytest.raises(ArithmeticProblemsError, match="distinct questions in the split"):
         generate_problems("held-out", 600, {"arithmetic/one-call/dsum": 1.0}, 0)
 
 

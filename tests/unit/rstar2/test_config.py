@@ -39,6 +39,8 @@ def test_every_shipped_profile_is_valid(profile: str) -> None:
         ("stages.rl-1.num_rollouts=2", "set num_rollouts to 2 x group_size"),
         ("stages.rl-9.group_size=4", "write one table [gates.NAME] for each [stages.NAME]"),
         ("stages.rl-2.filter_problems=true", "leave it on for one such stage"),
+        ("stages.evaluation.max_turns=4", "stage 'evaluation': expected small letters, digits and"),
+        ("stages.RL4.max_turns=4", "stage 'RL4': expected small letters, digits and dashes"),
         ("filter.drop_at=9", "can never be reached with num_rollouts"),
         ("rollout.engine=sglang", "rollout.engine: unknown key (seen: 'sglang')"),
         ("trainer.kind=deepspeed", "trainer.kind: unknown key (seen: 'deepspeed')"),
@@ -112,6 +114,18 @@ def test_an_unknown_profile_names_those_there_are() -> None:
 
 def test_broken_toml_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("seed = \n")
+    with pytest.raises(ConfigError, match=r"mine\.toml: not valid TOML"):
+        load_config(str(tmp_path / "mine.toml"))
+
+
+def test_a_users_file_is_found_whatever_is_in_its_name() -> None:
+    path = '/data/the "new" set\\é.jsonl'
+    config = load_config("smoke", problem_overrides("smoke", path))
+    assert config.evaluation.problems == config.stages["rl-2"].problems.source == path
+
+
+def test_a_profile_that_is_no_text_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes(b"profile = '\xff'\n")
     with pytest.raises(ConfigError, match=r"mine\.toml: not valid TOML"):
         load_config(str(tmp_path / "mine.toml"))
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from rstar2.problems import (
+    DrawError,
     draw_problems,
     has_prefix,
     is_held_out,
@@ -139,7 +140,7 @@ def test_a_share_without_problems_goes_to_the_rest():
 
 
 def test_shares_of_which_no_problem_exists_are_refused():
-    with pytest.raises(ValueError, match="no problem can be drawn"):
+    with pytest.raises(DrawError, match="no problem can be drawn"):
         draw(problems(num_one=4, num_two=0), 1, shares={"arithmetic/two-call": 1.0})
 
 

@@ -25,6 +25,16 @@ def test_of_equal_windows_the_earliest_is_the_best() -> None:
     assert best_step(flat, ALL, window=2) == 2
 
 
+def test_steps_without_a_decided_rollout_are_passed_over() -> None:
+    """Step 4's reward of 0.0 is no reward: the window that ends at step 5 is that of 3 and 5."""
+    rewards = [0.1, 0.2, 0.6, 0.0, 0.8, 0.5]
+    series = [
+        make_step(n + 1, reward=reward, num_undecided=384 if n == 3 else 0)
+        for n, reward in enumerate(rewards)
+    ]
+    assert best_step(series, ALL, window=2) == 5
+
+
 def test_the_newest_two_and_the_best_are_kept() -> None:
     assert kept_steps(RISE_AND_FALL, ALL, window=2) == {3, 5, 6}
 

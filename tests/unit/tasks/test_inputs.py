@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rstar2.arithmetic import ArithmeticProblemsError
 from rstar2.config import RecipeConfig
 from rstar2.conversations import SftDataError
 from rstar2.profiles import load_config, override_config
@@ -50,6 +51,13 @@ def test_stage_and_evaluation_name_the_columns_of_their_files(tmp_path: Path) ->
     check_sources(config)
     read = read_problem_file(config.evaluation.problems, config.evaluation)
     assert (read.problems[0].question, read.problems[0].answer) == ("What is 0 plus one?", "1")
+
+
+@pytest.mark.parametrize("table", ["stages.rl-2", "evaluation"])
+def test_a_share_of_problems_that_there_are_none_of_is_refused(table: str) -> None:
+    config = load_config("smoke", [f"{table}.shares={{'arithmetic/three-call' = 0.5}}"])
+    with pytest.raises(ArithmeticProblemsError, match="share 'arithmetic/three-call': no kind of"):
+        check_sources(config)
 
 
 def test_a_missing_base_model_is_named(tmp_path: Path) -> None:
