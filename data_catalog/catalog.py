@@ -27,6 +27,9 @@ from rstar2.types import ArtifactRef
 SCHEMA_VERSION = 2
 MIN_SECONDS_BETWEEN = 5.0
 """A run publishes at most so often, except where a stage ends."""
+WITHOUT_PROGRESS = "set enable_progress_bar = false"
+"""For each connection: after two seconds DuckDB draws a bar on standard output, between the lines or
+the JSON that belong there."""
 LOCK_SECONDS = 120.0
 """A forced publication waits so long for another process."""
 
@@ -106,14 +109,14 @@ def _extend(
     process, which could be a reader's, of an older version.
     """
     shutil.copyfile(catalog_path, aside)
-    with duckdb.connect(aside, config=_CONFIG) as connection:
+    with _connected(aside) as connection:
         if check_version(connection, catalog_path) < SCHEMA_VERSION:
             return None
         return ingest(connection, manifests, resolve)
 
 
 def _make(aside: Path, manifests: Sequence[Manifest], resolve: Resolve) -> None:
-    with duckdb.connect(aside, config=_CONFIG) as connection:
+    with _connected(aside) as connection:
         connection.execute("begin")
         for name in ("schema.sql", "views.sql"):
             connection.execute((Path(__file__).parent / name).read_text())
@@ -127,6 +130,12 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
     "threads": 2,
 }
+
+
+def _connected(path: Path) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(path, config=_CONFIG)
+    connection.execute(WITHOUT_PROGRESS)
+    return connection
 
 
 def _aside(catalog_path: Path) -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import duckdb
 
-from data_catalog.catalog import CatalogError, check_version
+from data_catalog.catalog import WITHOUT_PROGRESS, CatalogError, check_version
 
 MAX_CELL_CHARACTERS = 60
 MAX_TABLE_ROWS = 200
@@ -29,7 +29,6 @@ _LOCKED: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
-    "lock_configuration": True,
 }
 
 
@@ -53,6 +52,7 @@ def open_catalog(catalog_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         )
     try:
         connection = duckdb.connect(catalog_path, read_only=True, config=_LOCKED)
+        connection.execute(f"{WITHOUT_PROGRESS}; set lock_configuration = true")
     except duckdb.Error as error:
         raise CatalogError(
             f"{catalog_path} cannot be read: {_first_line(error)}. Expected a catalogue that rstar2 "

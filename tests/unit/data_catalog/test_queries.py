@@ -55,6 +55,11 @@ def test_sql_can_neither_write_nor_leave_the_catalogue(
     assert catalog_path.read_bytes() == before
 
 
+def test_a_long_answer_draws_no_progress_bar_over_the_output(catalog_path: Path) -> None:
+    answer = query(catalog_path, "select current_setting('enable_progress_bar')")
+    assert answer.rows == ((False,),)
+
+
 def test_a_mistake_in_sql_shows_where_and_what_there_is(catalog_path: Path) -> None:
     with pytest.raises(QueryError) as caught:
         query(catalog_path, "select * frm runs")
