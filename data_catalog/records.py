@@ -9,6 +9,8 @@ lie nor how they are committed: that is `tasks.ledger`.
 | `run` | | `profile`, `config_hash`, `config` (resolved, as JSON text), `inputs` (sha256 by \
 file), `command` that goes on with it |
 | `base` | `checkpoint`: the model that training starts from | `base`: its name in the profile |
+| `conversations` | | what SFT trains on, where it is not generated: `num_conversations`, `dropped`, \
+`sources` (counts by public set) |
 | `checkpoint` | `checkpoint`: how far SFT is | `loss`, `num_steps` |
 | `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject` |
 | `problems` | `problems` | `stage`, `num_problems`, `quarantined`: rows with `problem_id`, `reason` |
@@ -16,7 +18,7 @@ file), `command` that goes on with it |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate` |
 | `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts` |
-| `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, \
+| `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, `totals`, \
 `checkpoint` (none where it was taken after a step that stored none) |
 """
 
@@ -31,7 +33,8 @@ from typing import Any, Literal
 from rstar2.types import ArtifactRef
 
 ManifestKind = Literal[
-    "run", "base", "checkpoint", "problems", "step", "stage", "answer", "filter", "evaluation"
+    "run", "base", "conversations", "checkpoint", "problems", "step", "stage", "answer", "filter",
+    "evaluation",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The SFT stage: base model, conversations, training, a first score."""
+"""The SFT stage: base model, conversations, training, a score before and after."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from prefect.logging import get_run_logger
 from rstar2.config import RecipeConfig
 from rstar2.types import StageResult
 from tasks.evaluation import evaluate
-from tasks.ledger import SFT, Ledger
+from tasks.ledger import BASE, SFT, Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
 from tasks.sft import finish_sft, prepare_base, prepare_conversations, train_sft
@@ -25,6 +25,15 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
     if config.sft is None:
         return finish_sft(ledger, config, checkpoint=base, scores=())
     with open_resources(ledger, config, checkpoint=base, trains=True) as resources:
+        problem_set = held_out_problems(ledger, config)
+        num_problems = config.evaluation.num_problems_between_stages
+        evaluate(
+            resources,
+            name=BASE,
+            checkpoint=base,
+            problem_set=problem_set,
+            num_problems=num_problems,
+        )
         conversations = prepare_conversations(resources)
         step = load_newest_checkpoint(resources, stage=SFT, kind="checkpoint")
         known = ledger.find("checkpoint", stage=SFT, step=step)
@@ -37,7 +46,7 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
             resources,
             name=SFT,
             checkpoint=checkpoint,
-            problem_set=held_out_problems(ledger, config),
-            num_problems=config.evaluation.num_problems_between_stages,
+            problem_set=problem_set,
+            num_problems=num_problems,
         )
         return finish_sft(ledger, config, checkpoint=checkpoint, scores=scores)

@@ -5,6 +5,7 @@ Reads problem sets, writes a rollouts part and one `evaluation` manifest per nam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from prefect import task
@@ -14,7 +15,7 @@ from prefect.cache_policies import NO_CACHE
 from rstar2.agent_loop import Limits
 from rstar2.problems import has_prefix
 from rstar2.rollout_files import read_problems
-from rstar2.statistics import score
+from rstar2.statistics import score, valid_call_rate
 from rstar2.types import ArtifactRef, Group, Problem, Score
 from tasks.ledger import EVALUATION, Ledger
 from tasks.problems import held_out_problems
@@ -64,6 +65,7 @@ def evaluate(
             "name": name,
             "checkpoint": asdict(checkpoint) if checkpoint else None,
             "scores": [asdict(row) for row in scores],
+            "totals": _totals(groups),
         },
     )
     return scores
@@ -99,6 +101,24 @@ def evaluate_step(
     whole = [row for row in scores if "/" not in row.name]
     num_problems = sum(row.num_problems for row in whole)
     return sum(row.mean * row.num_problems for row in whole) / num_problems
+
+
+def _totals(groups: list[Group]) -> dict[str, float | int]:
+    """Over all problems of an evaluation, whatever their kind."""
+    total = score("all", groups)
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    return {
+        "accuracy": total.mean,
+        "mean_response_tokens": total.mean_response_tokens,
+        "num_tool_calls": sum(rollout.num_tool_calls for rollout in rollouts),
+        "valid_call_rate": valid_call_rate(rollouts),
+    }
+
+
+def evaluation_totals(ledger: Ledger, name: str) -> Mapping[str, float | int] | None:
+    """Accuracy, tokens a response and valid calls of an evaluation; None where it was not made."""
+    manifest = ledger.find("evaluation", stage=EVALUATION, name=name)
+    return None if manifest is None else manifest.values.get("totals")
 
 
 def evaluation_limits(resources: Resources) -> Limits:

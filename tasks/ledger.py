@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 FINAL = "final"
 """Name of the evaluation that ends a run."""
+BASE = "base"
+"""Name of the evaluation of the model that SFT starts from."""
 SFT = "sft"
 FILTER = "difficulty-filter"
 EVALUATION = "evaluation"
@@ -129,7 +131,7 @@ class Ledger:
     def scores(self) -> dict[str, tuple[Score, ...]]:
         """Every evaluation's scores, by the checkpoint they were measured after."""
         found = {}
-        for name in [*(n for s in self.stage_names() for n in (s, f"{s}-all")), FINAL]:
+        for name in [BASE, *(n for s in self.stage_names() for n in (s, f"{s}-all")), FINAL]:
             manifest = self.find("evaluation", stage=EVALUATION, name=name)
             if manifest is not None:
                 found[name] = tuple(Score(**row) for row in manifest.values["scores"])

@@ -1,25 +1,30 @@
 """SFT: the base model, the conversations, and training up to the next checkpoint.
 
-Reads the generated traces or a JSONL file of conversations; writes the base model and checkpoints as
-parts. The batch of a step is a function of seed and step, so a resumed SFT ends in the same weights.
+Reads the generated traces, the public sets of the mixture, or a JSONL file of conversations; writes
+the base model and checkpoints as parts. The batch of a step is a function of seed and step, so a
+resumed SFT ends in the same weights.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from data_catalog.sft_sources.mixture import read_mixture
 from infra.trainer.base_model import make_base_model
 from rstar2.config import RecipeConfig, SftConfig
-from rstar2.conversations import read_conversations
+from rstar2.conversations import SftDataError, read_conversations
+from rstar2.dialogues import Dialogue, is_dialogue_file, read_dialogues, render_dialogues
 from rstar2.sft_data import make_conversations
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Mask, Score, StageResult, TokenIds
-from tasks.ledger import SFT, Ledger
+from tasks.evaluation import evaluation_totals
+from tasks.inputs import MIXTURE
+from tasks.ledger import BASE, SFT, Ledger
 from tasks.resources import Resources
 from tasks.rollouts import derived_seed
 from tasks.training import checkpoint_of, drop_old_checkpoints, save_checkpoint
@@ -49,14 +54,44 @@ def prepare_base(ledger: Ledger, config: RecipeConfig) -> ArtifactRef:
 
 @task(name="prepare conversations", cache_policy=NO_CACHE)
 def prepare_conversations(resources: Resources) -> Conversations:
-    """The SFT conversations as tokens and loss masks."""
-    settings = sft_settings(resources.config)
+    """The SFT conversations as tokens and loss masks; of dialogues, with counts of what was left out."""
+    settings, chat = sft_settings(resources.config), resources.chat
+    seed = derived_seed(resources.config.seed, SFT)
     if settings.data == "arithmetic":
-        seed = derived_seed(resources.config.seed, SFT)
-        conversations = make_conversations(settings.num_conversations, seed)
-    else:
-        conversations = read_conversations(Path(settings.data), resources.config.chat)
-    return Conversations([resources.chat.render_conversation(each) for each in conversations])
+        made = make_conversations(settings.num_conversations, seed)
+        return Conversations([chat.render_conversation(each) for each in made])
+    if settings.data == MIXTURE:
+        mixture = read_mixture(settings.mixture, settings.paths, seed=seed)
+        sources = [count.row() for count in mixture.counts]
+        return _dialogues(resources, mixture.dialogues, sources)
+    if is_dialogue_file(Path(settings.data)):
+        return _dialogues(resources, read_dialogues(Path(settings.data), chat.config), [])
+    read = read_conversations(Path(settings.data), chat.config)
+    return Conversations([chat.render_conversation(each) for each in read])
+
+
+def _dialogues(
+    resources: Resources, dialogues: Sequence[Dialogue], sources: Sequence[Mapping[str, object]]
+) -> Conversations:
+    """Renders dialogues and commits, once, what they are and what could not be trained on."""
+    max_tokens = sft_settings(resources.config).batch_tokens
+    rendered = render_dialogues(dialogues, resources.chat, max_tokens=max_tokens)
+    if not rendered.rows:
+        raise SftDataError(
+            f"none of {len(dialogues)} dialogues can be trained on ({dict(rendered.dropped)}): "
+            "expected some; raise sft.batch_tokens, or name other data in sft.data"
+        )
+    if resources.ledger.find("conversations", stage=SFT) is None:
+        values = {
+            "num_conversations": len(rendered.rows),
+            "num_tokens": sum(len(token_ids) for token_ids, _ in rendered.rows),
+            "num_trained_tokens": sum(int(mask.sum()) for _, mask in rendered.rows),
+            "dropped": dict(rendered.dropped),
+            "num_rewritten": sum(each.original is not None for each in dialogues),
+            "sources": list(sources),
+        }
+        resources.ledger.commit("conversations", stage=SFT, values=values)
+    return Conversations(rendered.rows)
 
 
 @task(name="train sft", cache_policy=NO_CACHE)
@@ -98,17 +133,52 @@ def finish_sft(
     checkpoint: ArtifactRef,
     scores: tuple[Score, ...],
 ) -> StageResult:
-    """Commits how SFT ended."""
+    """Commits how SFT ended, and what it changed."""
     num_steps = config.sft.num_steps if config.sft else 0
-    reason = f"SFT ran its {num_steps} steps" if num_steps else "the profile has no SFT stage"
+    evidence = _evidence(ledger)
+    reason = _sentence(num_steps, evidence) if num_steps else "the profile has no SFT stage"
     result = StageResult(
         stage=SFT,
         checkpoint=checkpoint,
         problem_set=None,
         last_step=num_steps,
-        gate=GateDecision(verdict=GateVerdict.PROMOTE, reason=reason, evidence={}),
+        gate=GateDecision(verdict=GateVerdict.PROMOTE, reason=reason, evidence=evidence),
         scores=scores,
     )
     ledger.commit("stage", stage=SFT, values=asdict(result))
     ledger.publish(force=True)
     return result
+
+
+def _evidence(ledger: Ledger) -> dict[str, float | int | str | bool | None]:
+    """What was measured before and after, and what was trained on: those of them that there are."""
+    before, after = evaluation_totals(ledger, BASE), evaluation_totals(ledger, SFT)
+    found: dict[str, float | int | str | bool | None] = {}
+    if before is not None:
+        found["accuracy_before"] = before["accuracy"]
+    if after is not None:
+        found |= {"accuracy_after": after["accuracy"]}
+        found |= {key: value for key, value in after.items() if key != "accuracy"}
+    data = ledger.find("conversations", stage=SFT)
+    if data is not None:
+        found["num_conversations"] = int(data.values["num_conversations"])
+        found["num_dropped"] = sum(data.values["dropped"].values())
+    return found
+
+
+def _sentence(num_steps: int, evidence: Mapping[str, float | int | str | bool | None]) -> str:
+    parts = [f"SFT ran its {num_steps} steps"]
+    if "num_conversations" in evidence:
+        parts.append(
+            f"{evidence['num_conversations']} conversations, {evidence['num_dropped']} not certain to "
+            "be masked right were left out"
+        )
+    if "accuracy_after" in evidence:
+        before = evidence.get("accuracy_before")
+        was = f"{before:.1%} before, " if before is not None else ""
+        parts.append(f"held-out accuracy {was}{evidence['accuracy_after']:.1%} after")
+        parts.append(f"{evidence['mean_response_tokens']:.0f} tokens a response")
+        num_calls = evidence["num_tool_calls"]
+        valid = f"{evidence['valid_call_rate']:.1%} of {num_calls} calls valid"
+        parts.append(valid if num_calls else "no tool call")
+    return "; ".join(parts)
