@@ -18,8 +18,8 @@ file), `command` that goes on with it |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate` |
 | `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts` |
-| `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, `totals`, \
-`checkpoint` (none where it was taken after a step that stored none) |
+| `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, \
+`totals`, `checkpoint` (none where it was taken after a step that stored none) |
 """
 
 from __future__ import annotations
