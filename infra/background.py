@@ -17,6 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
+
+
+class BusyError(RuntimeError):
+    """Another process holds a lock for longer than its work can take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,12 +118,30 @@ def last_lines(log_file: Path, count: int = 12) -> str:
 
 
 @contextmanager
-def one_at_a_time(lock_file: Path) -> Iterator[None]:
-    """Two starters on one machine take turns: the second finds what the first started."""
+def one_at_a_time(lock_file: Path, *, work: str, seconds: float) -> Iterator[None]:
+    """Two starters on one machine take turns: the second finds what the first started.
+
+    Raises `BusyError` for who waited `seconds` for the other's `work`.
+    """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with lock_file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        deadline = time.monotonic() + seconds
+        while not _is_locked_now(lock):
+            if time.monotonic() > deadline:
+                raise BusyError(
+                    f"another process has been {work} for over {seconds:g} s; end it "
+                    f"(`fuser {lock_file}` names it), then try again"
+                )
+            time.sleep(0.02)
         yield
+
+
+def _is_locked_now(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def start_time(pid: int) -> str:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -84,7 +84,7 @@ def ensure_server(settings: Settings, *, say: Callable[[str], None] = lambda _: 
     second one on the checkout's database: who starts at the same time waits for the first, also
     where the environment names another port, and is told so.
     """
-    with one_at_a_time(_lock_file(settings)):
+    with _turn(settings):
         running = _own_server(settings)
         if running is not None and _becomes_healthy(running):
             if running.address != settings.api_url:
@@ -130,7 +130,7 @@ def current_api_url(settings: Settings) -> str:
 
 def ensure_deployments(settings: Settings, api_url: str) -> BackgroundProcess:
     """The process that serves this checkout's deployments, found or started."""
-    with one_at_a_time(_lock_file(settings)):
+    with _turn(settings):
         running = find_background(_deployments_file(settings))
         if running is not None and running.address == api_url:
             return running
@@ -186,11 +186,7 @@ def deployments_health(settings: Settings) -> ServiceHealth:
     running = find_background(_deployments_file(settings))
     if running is None:
         return ServiceHealth(
-            name="deployments",
-            state="stopped",
-            pid=None,
-            address="",
-            detail="start it: rstar2 up",
+            name="deployments", state="stopped", pid=None, address="", detail="start it: rstar2 up"
         )
     return ServiceHealth(
         name="deployments",
@@ -344,5 +340,9 @@ def _deployments_file(settings: Settings) -> Path:
     return settings.state_folder / "deployments.json"
 
 
-def _lock_file(settings: Settings) -> Path:
-    return settings.state_folder / "services.lock"
+def _turn(settings: Settings) -> AbstractContextManager[None]:
+    return one_at_a_time(
+        settings.state_folder / "services.lock",
+        work=f"starting the services of {settings.state_folder}",
+        seconds=START_LIMIT_SECONDS + 60.0,
+    )

@@ -64,7 +64,7 @@ class LaneThread:
         def run(lane: Lane) -> None:
             try:
                 future.set_result(work(lane))
-            except BaseException as error:
+            except BaseException as error:  # whatever it is: a caller waits for the future
                 future.set_exception(error)
                 if not isinstance(error, _ANSWERS):
                     raise
@@ -89,7 +89,7 @@ class LaneThread:
             torch.get_num_threads()
             with torch.inference_mode():
                 self._loop()
-        except BaseException as error:
+        except BaseException as error:  # whatever ends the thread: rollouts wait for its turns
             self._fail(error)
             raise
 

@@ -22,10 +22,9 @@ from pathlib import Path
 from infra.sandbox import kernel, protocol
 from infra.sandbox.isolation import RUNGS
 from infra.sandbox.node import Node, Settings, log
+from infra.sandbox.resident import OWNER_LOCK_NAME, SOCKET_NAME, open_socket
 from infra.sandbox.zygote_process import Warm, ZygoteError, ZygoteProcess, start_zygote, warmth
 
-SOCKET_NAME = "daemon.sock"
-LOCK_NAME = "daemon.lock"
 EXPIRE_SECONDS = 10.0
 """How often waiting, hanging and idling are looked at."""
 TRIAL_CODE = """\
@@ -119,10 +118,9 @@ async def serve(settings: Settings) -> None:
 def _listen(state_dir: Path) -> socket.socket:
     """A listening socket in the folder, also where its path is too long for the kernel."""
     (state_dir / SOCKET_NAME).unlink(missing_ok=True)
-    folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
-    os.close(folder)
+    with open_socket(state_dir) as path:
+        listener.bind(path)
     os.chmod(state_dir / SOCKET_NAME, 0o600)
     listener.listen(512)
     return listener
@@ -155,7 +153,7 @@ def _parse(arguments: list[str] | None) -> Settings:
 def main(arguments: list[str] | None = None) -> int:
     settings = _parse(arguments)
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    lock = os.open(settings.state_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(settings.state_dir / OWNER_LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import sysconfig
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from infra.sandbox import kernel, landlock, root, seccomp
@@ -74,6 +75,11 @@ class Confinement(NamedTuple):
     filter: kernel.Filter
     tmpfs: str
     """Mount options of the call's folder."""
+
+
+def project_folder() -> Path:
+    """The folder that holds `infra` and `rstar2`."""
+    return Path(__file__).resolve().parents[2]
 
 
 def interpreter_environment() -> dict[str, str]:

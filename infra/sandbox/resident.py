@@ -23,15 +23,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import infra
+from infra.background import BusyError, one_at_a_time
 from infra.sandbox import protocol
-from infra.sandbox.isolation import interpreter_environment
+from infra.sandbox.isolation import interpreter_environment, project_folder
 
 if TYPE_CHECKING:
     from rstar2.config import SandboxConfig
 
 FOLDER = "sandbox"
 SOCKET_NAME = "daemon.sock"
+OWNER_LOCK_NAME = "daemon.lock"
+"""Held by the daemon for life."""
+START_LOCK_NAME = "start.lock"
+"""Held by whoever starts or stops one."""
+LOG_NAME = "daemon.log"
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 _ASK_SECONDS = 10.0
@@ -120,16 +125,15 @@ def remedy(state_dir: Path, config: SandboxConfig) -> str:
     if config.address != "auto":
         command = f"rstar2 sandbox serve --state-folder {state_dir}"
         return f"start it there ({command}), or set sandbox.address = auto"
-    log = sandbox_folder(state_dir) / "daemon.log"
+    log = sandbox_folder(state_dir) / LOG_NAME
     return f"see {log}, end what hangs with `rstar2 down`, then start the same run again"
 
 
 def version_of(config: SandboxConfig) -> str:
     """Identity of the node's code and of the settings that its daemon is started with."""
     digest = hashlib.sha256()
-    project = Path(infra.__file__ or "").resolve().parent.parent
     for folder in ("infra/sandbox", "rstar2"):  # the verify tier holds the grader
-        for file in sorted((project / folder).glob("*.py")):
+        for file in sorted((project_folder() / folder).glob("*.py")):
             digest.update(file.read_bytes())
     settings = (sys.version, sys.prefix, config.num_slots, config.min_rung)
     digest.update(repr(settings).encode())
@@ -148,26 +152,14 @@ def open_socket(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    fd = os.open(folder / "start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    work = f"starting the sandbox daemon of {folder}"
     try:
-        _wait_for_lock(fd, folder)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _wait_for_lock(fd: int, folder: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS + STOP_SECONDS
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise SandboxError(
-                    f"another process has been starting the sandbox daemon of {folder} for over "
-                    f"{START_SECONDS:g} s; end it (`fuser {folder}/start.lock` names it)"
-                ) from None
-            time.sleep(0.02)
+        with one_at_a_time(
+            folder / START_LOCK_NAME, work=work, seconds=START_SECONDS + STOP_SECONDS
+        ):
+            yield
+    except BusyError as error:
+        raise SandboxError(str(error)) from None
 
 
 def _check(health: Mapping[str, object], config: SandboxConfig) -> Mapping[str, object]:
@@ -188,9 +180,9 @@ def _start(folder: Path, config: SandboxConfig) -> dict[str, object]:
     command = [sys.executable, "-m", "infra.sandbox.daemon", "--state-dir", str(folder)]
     command += ["--num-slots", str(config.num_slots), "--min-rung", config.min_rung]
     command += ["--version", version_of(config)]
-    project = str(Path(infra.__file__ or "").resolve().parent.parent)
-    environment = interpreter_environment() | {"PYTHONPATH": project, "OPENBLAS_NUM_THREADS": "1"}
-    with open(folder / "daemon.log", "ab") as log:
+    environment = interpreter_environment() | {"OPENBLAS_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(project_folder())}
+    with open(folder / LOG_NAME, "ab") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
             env=environment, cwd="/", start_new_session=True,
@@ -233,7 +225,7 @@ def _stop(folder: Path, *, answers: bool) -> bool:
 
 def _is_owned(folder: Path) -> bool:
     """Whether a daemon holds the folder's lock: it does so for life."""
-    fd = os.open(folder / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(folder / OWNER_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

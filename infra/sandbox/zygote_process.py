@@ -21,8 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import infra
-from infra.sandbox.isolation import Entry, Rung
+from infra.sandbox.isolation import Entry, Rung, project_folder
 from infra.sandbox.limits import NUM_PROCESSES
 
 START_SECONDS = 120.0
@@ -57,7 +56,7 @@ def warmth(state_dir: Path, rung: Rung, *, with_proc: bool, num_slots: int) -> W
         rung=rung,
         with_proc=with_proc,
         mount_point=str(mount_point),
-        project=str(Path(infra.__file__ or "").resolve().parent.parent),
+        project=str(project_folder()),
         num_processes={"A": NUM_PROCESSES, "B": NUM_PROCESSES * num_slots}.get(rung, 0),
         # Apart for each daemon: RLIMIT_NPROC counts by user id.
         first_user_id=1_000_000_000 + (os.getpid() % 1_000_000) * 1_000,

@@ -14,8 +14,10 @@ import pytest
 
 from infra.background import (
     BackgroundProcess,
+    BusyError,
     find_background,
     is_running,
+    one_at_a_time,
     start_background,
     stop_background,
 )
@@ -58,6 +60,16 @@ def test_a_process_keeps_the_lock_that_it_was_given(tmp_path: Path) -> None:
     assert stop_background(tmp_path / "thing.json", grace_seconds=20)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_who_waits_too_long_for_a_turn_is_told_for_what(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "start.lock"
+    with one_at_a_time(path, work="starting it", seconds=60.0):
+        with pytest.raises(BusyError, match=r"has been starting it for over 0 s; end it \(`fuser"):
+            with one_at_a_time(path, work="starting it", seconds=0.0):
+                pass
+    with one_at_a_time(path, work="starting it", seconds=0.0):
+        pass
 
 
 def start(folder: Path, command: list[str]) -> BackgroundProcess:
