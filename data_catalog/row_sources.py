@@ -223,7 +223,8 @@ def _load_hub(source: str, folder: str | None) -> Any:
 def _progress(name: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error for a big source; only where a person watches."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=total < PROGRESS_FROM) as progress:
+    is_seen = total >= PROGRESS_FROM and console.is_terminal
+    with Progress(console=console, transient=True, disable=not is_seen) as progress:
         bar = progress.add_task(name, total=total)
         pending = 0
 

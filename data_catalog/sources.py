@@ -78,8 +78,8 @@ def read_source(
     layout = choose_layout(rows, question_column, answer_column)
     malformed: list[str] = []
     found = _Found()
-    for row in rows.read(_wanted(rows, layout)):
-        problem = _problem(row, rows.label, layout)
+    for row in rows.read(wanted_columns(rows, layout)):
+        problem = problem_of(row, rows.label, layout)
         if isinstance(problem, Problem):
             found.add(row.number, problem)
         else:
@@ -105,7 +105,7 @@ def choose_layout(rows: RowSource, question_column: str, answer_column: str) -> 
     return layout
 
 
-def _wanted(rows: RowSource, layout: Layout) -> list[str]:
+def wanted_columns(rows: RowSource, layout: Layout) -> list[str]:
     """The columns to read, of those that there are."""
     named = (layout.question, layout.answer, layout.origin)
     wanted = {name if name in rows.columns else top_level(name) for name in named}
@@ -173,7 +173,7 @@ def _plain(answer: str) -> str:
     return str(int(number[1])) if number and len(text) < 4000 else text
 
 
-def _problem(row: Row, name: str, layout: Layout) -> Problem | str:
+def problem_of(row: Row, name: str, layout: Layout) -> Problem | str:
     """The problem, or what is wrong with the row."""
     if isinstance(row.value, str):
         return row.value

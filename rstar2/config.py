@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rstar2.config_section import Count, Rate, Seconds, Section
+from rstar2.curation import CurationConfig
 from rstar2.gate_config import GateConfig
 
 
@@ -282,6 +283,8 @@ class RecipeConfig(Section):
     """One for each stage."""
     filter: FilterConfig = FilterConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    curation: CurationConfig = CurationConfig()
+    """How `rstar2 ingest` chooses among the rows of problem files."""
 
     @model_validator(mode="before")
     @classmethod

@@ -8,6 +8,7 @@ is torn. Does not know what a row must hold (`conversations`, `data_catalog.sour
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,10 @@ def shorter(text: str) -> str:
 
 def is_unicode(text: str) -> bool:
     """Whether a text holds no half of a surrogate pair: such a text cannot be written down."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return text.isascii() or _SURROGATE.search(text) is None
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def listed(malformed: list[str]) -> list[str]:

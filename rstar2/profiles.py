@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from rstar2.config import ConfigError, RecipeConfig
 from rstar2.config_section import Section
+from rstar2.curation import CurationConfig
 from rstar2.problems import is_hub_source
 
 
@@ -104,11 +105,13 @@ NOT_IDENTITY = frozenset(
         "sandbox.address",
         "sandbox.num_slots",
         "sandbox.remembers_pure_calls",
+        *(f"curation.{name}" for name in CurationConfig.model_fields),
     }
 )
 """Settings that may change between two starts of one run, because no result can depend on them: what
 a profile is called, where things are kept, how long a person is waited for; which sandbox runs the
-calls, how many at once, and whether a pure one is run again. The sandbox's limits and its weakest
+calls, how many at once, and whether a pure one is run again; how problem files were chosen from, since
+what a file holds is in the identity itself. The sandbox's limits and its weakest
 isolation stay in the identity: whether a call times out or may see a file decides rewards."""
 
 

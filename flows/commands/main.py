@@ -17,6 +17,7 @@ from flows.commands import catalog, gate, sandbox
 from flows.commands.deploy import deploy
 from flows.commands.doctor import doctor
 from flows.commands.grade import grade
+from flows.commands.ingest import ingest
 from flows.commands.notify import notify
 from flows.commands.owner import owner
 from flows.commands.plan import plan
@@ -39,7 +40,21 @@ app = App(
     help_format="plaintext",
 )
 for command in (
-    *(run, plan, gate.app, owner, catalog.app, up, down, status, deploy, notify, doctor, grade),
+    *(
+        run,
+        plan,
+        ingest,
+        gate.app,
+        owner,
+        catalog.app,
+        up,
+        down,
+        status,
+        deploy,
+        notify,
+        doctor,
+        grade,
+    ),
     sandbox.app,
 ):
     app.command(command)

@@ -12,7 +12,7 @@ import pytest
 from flows.commands import main
 from flows.commands.main import app
 
-LIGHT = ["catalog", "doctor", "grade", "plan", "sandbox"]
+LIGHT = ["catalog", "doctor", "grade", "ingest", "plan", "sandbox"]
 
 
 def pages() -> list[tuple[str, ...]]:
