@@ -27,6 +27,7 @@ from flows.parameters import (
 from flows.rl_stage import rl_stage
 from flows.sft import sft
 from infra.object_store import open_store
+from infra.server_outage import await_server
 from rstar2.config import ConfigError, RecipeConfig
 from rstar2.profiles import load_config, problem_overrides
 from rstar2.types import GateVerdict, StageResult
@@ -47,10 +48,13 @@ def rl_stage_by_hand(
     is_first = stage == next(iter(config.stages))
     command = resume_command(profile, run, set)
     with _opened(config, run, command, may_be_new=is_first) as ledger:
+        await_server()
         start = sft(ledger, config) if is_first else result_before(ledger, stage)
         if config.stages[stage].filter_problems:
+            await_server()
             difficulty_filter(ledger, config, start=start)
         problem_set = prepare_problems(ledger, config, stage=stage)
+        await_server()
         result = rl_stage(ledger, config, stage, start=start, problem_set=problem_set)
         gate = pass_gate(ledger, stage=stage, result=result).gate
     if gate.verdict is GateVerdict.PROMOTE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect import flow
 from prefect.logging import get_run_logger
 
+from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, StageResult
 from tasks.difficulty import decide_difficulty, sample_difficulty
@@ -27,4 +28,5 @@ def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResul
     ledger.publish(force=True)
     dropped, total = num_dropped(ledger) or (0, 0)
     get_run_logger().info(f"difficulty filter: {dropped} of {total} problems dropped")
+    await_server()
     return kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import flow
 
+from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.types import Score, StageResult
 from tasks.evaluation import evaluate, known_scores, show_scores
@@ -21,6 +22,7 @@ def evaluation(
     if scores is None:
         scores = _measure(ledger, config, result, name)
     show_scores(ledger)
+    await_server()
     return scores
 
 

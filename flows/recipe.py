@@ -19,6 +19,7 @@ from flows.hold import open_ledger_across_holds, past_holds
 from flows.parameters import NewOrExistingRun, Overrides, Profile
 from flows.rl_stage import rl_stage
 from flows.sft import sft
+from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.profiles import load_config
 from rstar2.types import GateVerdict, StageResult
@@ -50,6 +51,7 @@ def recipe(profile: Profile = "laptop", run: NewOrExistingRun = "", set: Overrid
         result = past_holds(ledger, lambda: run_stages(ledger, config), days=config.hold_days)
         if result.gate.verdict is not GateVerdict.PROMOTE:
             return Failed(name=str(result.gate.verdict).title(), message=result.gate.reason)
+        await_server()
         evaluation(ledger, config, result)
         ledger.publish(force=True)
     return Completed(message=f"run {name} is complete: {result.checkpoint.uri}")
@@ -57,11 +59,14 @@ def recipe(profile: Profile = "laptop", run: NewOrExistingRun = "", set: Overrid
 
 def run_stages(ledger: Ledger, config: RecipeConfig) -> StageResult:
     """SFT and every RL stage in order, until one does not promote."""
+    await_server()
     result = sft(ledger, config)
     for stage, settings in config.stages.items():
         if settings.filter_problems:
+            await_server()
             difficulty_filter(ledger, config, start=result)
         problem_set = prepare_problems(ledger, config, stage=stage)
+        await_server()
         result = rl_stage(ledger, config, stage, start=result, problem_set=problem_set)
         result = pass_gate(ledger, stage=stage, result=result)
         get_run_logger().info(f"{result.gate.verdict}: {result.gate.reason}")

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from prefect import flow
 from prefect.logging import get_run_logger
 
+from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
 from tasks.batches import build_batch
@@ -48,7 +49,9 @@ def rl_stage(
     with open_resources(ledger, config, checkpoint=start.checkpoint, trains=True) as resources:
         enter_stage(resources, stage=stage, start=start)
         decision = train_until_gate(resources, stage, problem_set)
-        return finish_stage(resources, stage, problem_set, decision)
+        result = finish_stage(resources, stage, problem_set, decision)
+    await_server()
+    return result
 
 
 def train_until_gate(resources: Resources, stage: str, problem_set: ArtifactRef) -> GateDecision:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prefect import flow
 from prefect.logging import get_run_logger
 
+from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.types import StageResult
 from tasks.evaluation import evaluate
@@ -49,4 +50,6 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
             problem_set=problem_set,
             num_problems=num_problems,
         )
-        return finish_sft(ledger, config, checkpoint=checkpoint, scores=scores)
+        result = finish_sft(ledger, config, checkpoint=checkpoint, scores=scores)
+    await_server()
+    return result

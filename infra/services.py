@@ -107,7 +107,7 @@ def ensure_server(settings: Settings, *, say: Callable[[str], None] = lambda _: 
 
 def stop_server(settings: Settings) -> bool:
     """Stops the server that this checkout started; False if none runs."""
-    return stop_background(_server_file(settings), grace_seconds=20.0)
+    return stop_background(server_file(settings), grace_seconds=20.0)
 
 
 def server_health(settings: Settings) -> ServiceHealth:
@@ -228,7 +228,7 @@ def _own_server(settings: Settings) -> BackgroundProcess | None:
     An address on this machine where nothing answers names none.
     """
     host, _ = _host_and_port(settings.api_url)
-    running = find_background(_server_file(settings))
+    running = find_background(server_file(settings))
     if running is None or not settings.is_api_url_chosen or running.address == settings.api_url:
         return running
     return None if host not in LOOPBACK or is_healthy(settings.api_url) else running
@@ -246,7 +246,7 @@ def _claimed_home(settings: Settings) -> Iterator[int]:
         except BlockingIOError:
             raise ServiceError(
                 f"a Prefect server works on {settings.prefect_home} already, but is not the one that "
-                f"{_server_file(settings)} names: end it (`fuser {path}` shows its process), then "
+                f"{server_file(settings)} names: end it (`fuser {path}` shows its process), then "
                 "start again"
             ) from None
         yield lock.fileno()
@@ -258,7 +258,7 @@ def _start_server(settings: Settings, api_url: str) -> BackgroundProcess:
     with _claimed_home(settings) as lock:
         return start_background(
             [*command, "--host", host, "--port", str(port)],
-            pid_file=_server_file(settings),
+            pid_file=server_file(settings),
             log_file=settings.log_folder / "server.log",
             folder=settings.prefect_home,
             environment=child_environment(CHEAP_SERVER | prefect_variables(settings, api_url)),
@@ -332,7 +332,7 @@ def _address_problem(api_url: str, why: str = "") -> str:
     return f"the Prefect server's address {api_url!r} is none{why}: {expected}; see PREFECT_API_URL"
 
 
-def _server_file(settings: Settings) -> Path:
+def server_file(settings: Settings) -> Path:
     return settings.state_folder / "server.json"
 
 

@@ -17,6 +17,7 @@ from rstar2.difficulty import DifficultyVerdict, difficulty_verdicts, filter_pro
 from rstar2.rollout_files import read_problems, read_rollouts
 from rstar2.types import ArtifactRef, Problem, StageResult
 from tasks.ledger import FILTER, Ledger
+from tasks.pictures import shown
 from tasks.problems import store_problems
 from tasks.promotion import artifact_key
 from tasks.resources import Resources
@@ -75,4 +76,7 @@ def _show(
         for (source, decision), number in sorted(counts.items())
     ]
     key = artifact_key(ledger.run, FILTER)
-    create_table_artifact(table=rows, key=key, description="Difficulty filter: kept and dropped")
+    with shown("the difficulty filter"):
+        create_table_artifact(
+            table=rows, key=key, description="Difficulty filter: kept and dropped"
+        )

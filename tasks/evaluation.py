@@ -18,6 +18,7 @@ from rstar2.rollout_files import read_problems
 from rstar2.statistics import score, valid_call_rate
 from rstar2.types import ArtifactRef, Group, Problem, Score
 from tasks.ledger import EVALUATION, Ledger
+from tasks.pictures import shown
 from tasks.problems import held_out_problems
 from tasks.promotion import artifact_key
 from tasks.resources import Resources
@@ -159,4 +160,5 @@ def show_scores(ledger: Ledger) -> None:
         for row in scores
     ]
     key = artifact_key(ledger.run, EVALUATION)
-    create_table_artifact(table=rows, key=key, description="Held-out scores with 95% intervals")
+    with shown("the table of scores"):
+        create_table_artifact(table=rows, key=key, description="Held-out scores with 95% intervals")

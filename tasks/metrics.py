@@ -12,6 +12,7 @@ from rstar2.rollout_files import read_rollouts
 from rstar2.statistics import rollout_statistics
 from rstar2.step_metrics import StepMetrics
 from tasks.batches import BuiltBatch
+from tasks.pictures import shown
 from tasks.promotion import artifact_key
 from tasks.resources import Resources
 from tasks.rollouts import Collected
@@ -72,16 +73,19 @@ class Progress:
     def __init__(self, run: str, stage: str, max_steps: int) -> None:
         self._max_steps = max_steps
         self._last = 0.0
-        artifact_id = create_progress_artifact(
-            progress=0.0,
-            key=f"{artifact_key(run, stage)}-progress",
-            description=f"Steps of {stage}, of at most {max_steps}",
-        )
-        assert isinstance(artifact_id, UUID), "called outside an event loop"
-        self._artifact_id = artifact_id
+        self._artifact_id: UUID | None = None
+        with shown("the progress bar"):
+            artifact_id = create_progress_artifact(
+                progress=0.0,
+                key=f"{artifact_key(run, stage)}-progress",
+                description=f"Steps of {stage}, of at most {max_steps}",
+            )
+            assert isinstance(artifact_id, UUID), "called outside an event loop"
+            self._artifact_id = artifact_id
 
     def show(self, step: int) -> None:
-        if time.monotonic() - self._last < PROGRESS_SECONDS:
+        if self._artifact_id is None or time.monotonic() - self._last < PROGRESS_SECONDS:
             return
         self._last = time.monotonic()
-        update_progress_artifact(self._artifact_id, progress=100.0 * step / self._max_steps)
+        with shown("the progress"):
+            update_progress_artifact(self._artifact_id, progress=100.0 * step / self._max_steps)

@@ -22,6 +22,7 @@ from rstar2.rollout_files import read_problems, write_problems
 from rstar2.types import ArtifactRef, Problem
 from tasks.inputs import read_problem_file
 from tasks.ledger import FILTER, Ledger, LedgerError
+from tasks.pictures import shown
 from tasks.promotion import artifact_key
 from tasks.rollouts import derived_seed
 
@@ -90,7 +91,8 @@ def show_problem_sets(ledger: Ledger) -> str:
         for name, manifest in manifests.items()
     ]
     key = artifact_key(ledger.run, "problem-sets")
-    create_table_artifact(table=rows, key=key, description="Problem sets of the run")
+    with shown("the table of problem sets"):
+        create_table_artifact(table=rows, key=key, description="Problem sets of the run")
     return "; ".join(
         f"{row['problem set']}: {row['problems']} problems, {row['set aside']} rows set aside"
         for row in rows

@@ -19,6 +19,7 @@ from rstar2.sparkline import sparklines
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import GateDecision, StageResult
 from tasks.ledger import Ledger
+from tasks.pictures import shown
 from tasks.promotion_answers import answered
 from tasks.resources import Resources
 
@@ -81,9 +82,10 @@ def _show(ledger: Ledger, stage: str, result: StageResult) -> None:
         for m in ledger.series(stage)
     ]
     key = artifact_key(ledger.run, stage)
-    create_table_artifact(table=rows, key=f"{key}-steps", description=f"Steps of {stage}")
     markdown = _markdown(stage, result.gate, ledger.series(stage))
-    create_markdown_artifact(markdown=markdown, key=f"{key}-gate")
+    with shown(f"the gate of {stage}"):
+        create_table_artifact(table=rows, key=f"{key}-steps", description=f"Steps of {stage}")
+        create_markdown_artifact(markdown=markdown, key=f"{key}-gate")
 
 
 def artifact_key(*parts: str) -> str:

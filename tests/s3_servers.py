@@ -15,6 +15,9 @@ Fault = Callable[[BaseHTTPRequestHandler], str | None]
 """Sees a request before it is forwarded and may change its headers. Returns `drop` to close the
 connection instead of replying, an S3 error code to reply with instead of forwarding, or None."""
 
+STATUS = {"SlowDown": 503, "InternalError": 500}
+"""Of an error code; 403 for the others."""
+
 
 @contextmanager
 def faulty_proxy(endpoint: str, fault: Fault) -> Iterator[str]:
@@ -57,7 +60,7 @@ def _handler(endpoint: str, fault: Fault) -> type[BaseHTTPRequestHandler]:
 
         def refuse(self, code: str | None) -> None:
             data = f"<Error><Code>{code}</Code><Message>the key id is AKIASECRET</Message></Error>"
-            self.send_response(403)
+            self.send_response(STATUS.get(code or "", 403))
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if self.command != "HEAD":

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from infra import services
+from infra.server_outage import await_server
 from infra.settings import Settings, child_environment, prefect_variables
 
 ROOT = Path(__file__).parents[2]
@@ -159,6 +160,24 @@ def test_a_killed_server_is_started_again(tmp_path: Path) -> None:
         health = services.server_health(settings)
         assert health.state == "healthy"
         assert health.pid != pid
+    finally:
+        services.stop_server(settings)
+
+
+@pytest.mark.slow
+def test_a_run_whose_own_server_was_killed_starts_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_at(tmp_path, free_port())
+    services.ensure_server(settings)
+    pid = services.server_health(settings).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    monkeypatch.setenv("PREFECT_API_URL", settings.api_url)
+    monkeypatch.setenv("RSTAR2_STATE_FOLDER", str(tmp_path))
+    try:
+        await_server()
+        assert services.is_healthy(settings.api_url)
     finally:
         services.stop_server(settings)
 
