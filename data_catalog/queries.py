@@ -132,6 +132,7 @@ def export(catalog_path: Path, folder: Path) -> list[Path]:
     paths = [folder / f"{table}.parquet" for table in tables]
     # Not the locked connection: this SQL is ours, and it writes files.
     with duckdb.connect(catalog_path, read_only=True) as connection:
+        connection.execute(WITHOUT_PROGRESS)
         for table, path in zip(tables, paths, strict=True):
             name = str(path).replace("'", "''")
             connection.execute(f"copy {table} to '{name}' (format parquet, compression zstd)")
