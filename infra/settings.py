@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DEFAULT_API_URL = "http://127.0.0.1:4269/api"
@@ -26,6 +26,8 @@ class Settings:
     """Of the Prefect server: `PREFECT_API_URL`, else pyproject, else port 4269 here."""
     is_api_url_chosen: bool
     """The environment names the server: it is used as it is, whoever started it."""
+    writing_api_key: str | None = field(default=None, repr=False)
+    """Of the endpoint that rewrites SFT data: `OPENAI_API_KEY`. Never logged."""
     s3_endpoint: str | None
     """Of an S3 other than Amazon's: `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`."""
 
@@ -49,6 +51,7 @@ def load_settings() -> Settings:
         state_folder=state_folder,
         api_url=chosen or _pyproject(checkout).get("api_url", DEFAULT_API_URL),
         is_api_url_chosen=bool(chosen),
+        writing_api_key=os.environ.get("OPENAI_API_KEY"),
         s3_endpoint=os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"),
     )
 

@@ -6,6 +6,7 @@ The ideas of the report's prompt (P-F3) in our words. Reads and writes nothing; 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ INSTRUCTION_TEXT = (
     "Solve the problem below. Put the final answer in \\boxed{} inside <answer> and </answer>, as "
     "in <answer>\\boxed{...}</answer>: it is read from there automatically.\n\n"
 )
+
+SPELLED_TAG = re.compile(
+    r"</?(?:tool_call|tool_response|answer|reason|think|tools)>|<\|im_(?:start|end)\|>"
+)
+"""In the text of others: a message that holds one is not written into the template."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

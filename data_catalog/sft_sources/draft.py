@@ -8,20 +8,16 @@ reason of an answer stays empty, since this data has none. What cannot be said i
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rstar2.config import ChatConfig
 from rstar2.conversations import Conversation, Message, Role, check_conversation
-from rstar2.prompt import ToolSchema
+from rstar2.prompt import SPELLED_TAG, ToolSchema
 from rstar2.tool_calls import parse_tool_calls
 from rstar2.types import ToolCall
 
-_SPELLED_TAG = re.compile(
-    r"</?(?:tool_call|tool_response|answer|reason|think|tools)>|<\|im_(?:start|end)\|>"
-)
 _JSON_TYPES = {
     **{"dict": "object", "map": "object", "list": "array", "tuple": "array", "set": "array"},
     **{"str": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean"},
@@ -99,7 +95,7 @@ def _assistant(turn: Sequence[Event], offered: set[str]) -> list[Message]:
 
 def _call(call: ToolCall) -> str:
     body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
-    if _SPELLED_TAG.search(body):
+    if SPELLED_TAG.search(body):
         raise Unusable("spells a tag of the template")
     return f"<tool_call>\n{body}\n</tool_call>"
 
@@ -108,7 +104,7 @@ def _text(text: str) -> str:
     text = text.strip()
     if not text:
         raise Unusable("empty message")
-    if _SPELLED_TAG.search(text):
+    if SPELLED_TAG.search(text):
         raise Unusable("spells a tag of the template")
     return text
 

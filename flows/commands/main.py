@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from flows.commands import catalog, gate, sandbox
+from flows.commands import catalog, gate, sandbox, sft
 from flows.commands.deploy import deploy
 from flows.commands.doctor import doctor
 from flows.commands.grade import grade
@@ -47,6 +47,7 @@ for command in (
         gate.app,
         owner,
         catalog.app,
+        sft.app,
         up,
         down,
         status,
