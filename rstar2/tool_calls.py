@@ -10,7 +10,8 @@ it raise. What it decides, where others differ:
 - `arguments` is an object, or a string holding the JSON of an object (the wire form of some APIs).
 - Complete JSON without the closing tag is malformed. A closing tag alone is no call.
 - A call inside a closed `<reason>` or `<think>` block is a thought and not a call; the block may
-  have been opened by the prompt. A block that is still open when the turn ends hides nothing.
+  have been opened by the prompt. A block that is still open when the turn ends hides nothing, and
+  neither does the end of one that is not open.
 
 It does not know which tools exist; `check_arguments` compares a call with a schema.
 """
@@ -43,8 +44,8 @@ class _NotACall(ValueError):
 def parse_tool_calls(text: str) -> tuple[ToolCall | MalformedToolCall, ...]:
     """All calls of a turn in order, the malformed ones among them with their reason."""
     calls: list[ToolCall | MalformedToolCall] = []
-    num_before_block = num_malformed = 0
-    position = 0
+    num_before_block: int | None = 0  # of the open block: the prompt may have opened one
+    num_malformed = position = 0
     while match := _TAGS.search(text, position):
         position = match.end()
         tag = match.group()
@@ -56,9 +57,10 @@ def parse_tool_calls(text: str) -> tuple[ToolCall | MalformedToolCall, ...]:
                 break
         elif tag in ("<reason>", "<think>"):
             num_before_block = len(calls)
-        elif tag in ("</reason>", "</think>"):
+        elif tag in ("</reason>", "</think>") and num_before_block is not None:
             # The block closed: what was called inside it was only thought of.
             del calls[num_before_block:]
+            num_before_block = None
     return tuple(calls)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,25 @@ def test_call_before_a_reason_block_is_a_call():
 
 def test_open_reason_block_hides_nothing():
     assert parse_tool_calls(f"<reason>let me compute {CALL}") == (PYTHON,)
+
+
+@pytest.mark.parametrize("close", ["</reason>", "</think>"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("<reason>a</reason>", ""),
+        ("<think>a</think>", " 4"),
+        ("a</reason>", ""),
+        ("<reason>a</reason><reason>b</reason>", "</reason>"),
+        (f"<reason>{CALL}</reason>", ""),
+    ],
+)
+def test_end_of_a_block_that_is_not_open_hides_nothing(before, after, close):
+    assert parse_tool_calls(f"{before}{CALL}{close}{after}") == (PYTHON,)
+
+
+def test_malformed_call_before_the_end_of_a_closed_block_is_still_answered():
+    assert len(reasons(f"<reason>a</reason><tool_call>a</reason>{CALL}")) == 1
 
 
 def test_reason_tag_inside_an_argument_closes_nothing():
