@@ -36,11 +36,11 @@ def extract_answer(text: str, answer_tags: Literal["required", "optional"]) -> s
 
 
 def count_answer_tags(text: str) -> int:
-    """Number of complete `<answer>` blocks: the tags of p_format (report E5).
+    """Number of `<answer>` tags: those of p_format (report E5).
 
-    A tag that is only mentioned, without its partner, is no block.
+    One that is named in prose or never closed counts: it is a tag to whoever reads the rollout.
     """
-    return len(_answer_blocks(text))
+    return text.count("<answer>")
 
 
 def grade_exact(gold: str, answer: str) -> Verdict | None:

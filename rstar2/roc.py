@@ -23,9 +23,9 @@ def penalties(rollout: Rollout) -> tuple[float, float]:
     """`(p_err, p_format)` of a rollout (report E4, E5).
 
     p_err: 0.5 without a tool call, else errors / calls, judged by the status of each call and never
-    by words in its output. p_format: 1 without an `<answer>` block, else the blocks too many per turn,
-    at most 1; the first turn and a truncated last one are turns. Only sampled text is counted; a
-    tag that is named in prose, without its partner, is no block (`grading.count_answer_tags`).
+    by words in its output. p_format: 1 without an `<answer>`, else the tags too many per turn, at
+    most 1; the first turn and a truncated last one are turns. Only sampled text is counted, and of
+    it every `<answer>`, also one named in prose or never closed (`grading.count_answer_tags`).
     """
     p_err = rollout.tool_error_rate if rollout.num_tool_calls else 0.5
     if rollout.num_answer_tags < 1:

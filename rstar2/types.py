@@ -164,7 +164,7 @@ class Rollout:
     answer: str | None
     """Text of the last `\\boxed{}` inside the last `<answer>` of the sampled text, or None."""
     num_answer_tags: int
-    """Number of `<answer>` blocks in sampled text; with `num_turns` it gives p_format (E5)."""
+    """Number of `<answer>` tags in sampled text; with `num_turns` it gives p_format (E5)."""
     reward: float | None = None
     """1.0 or 0.0; None where undecided or failed."""
     verdict_reason: str = ""

@@ -151,9 +151,9 @@ def test_g4_single_turn_with_one_answer_has_one_tag():
     assert count_answer_tags(r"<reason>easy</reason><answer>\boxed{4}</answer>") == 1
 
 
-def test_g5_mentioned_tag_is_not_counted():
+def test_g5_mentioned_tag_counts_and_hides_no_answer():
     text = r"I must put it in `<answer>` tags. <answer>\boxed{4}</answer>"
-    assert count_answer_tags(text) == 1
+    assert count_answer_tags(text) == 2
     assert extract_answer(text, "required") == "4"
 
 

@@ -106,12 +106,13 @@ async def attempt(rollout_id: str, *texts: str) -> Rollout:
     ("texts", "reward", "p_format"),
     [
         ([f"{ANSWER}<|im_end|>"], 1.0, 0.0),
-        ([f"{NAMED}{ANSWER}<|im_end|>"], 1.0, 0.0),
+        ([f"{NAMED}{ANSWER}<|im_end|>"], 1.0, 1.0),
         ([f"{ANSWER}{ANSWER}<|im_end|>"], 1.0, 1.0),
         ([CALL, f"{ANSWER}{ANSWER}<|im_end|>"], 1.0, 0.5),
-        ([CALL, f"{NAMED}{ANSWER}<|im_end|>"], 1.0, 0.0),
+        ([CALL, f"{NAMED}{ANSWER}<|im_end|>"], 1.0, 0.5),
         ([r"\boxed{4}<|im_end|>"], 0.0, 1.0),
-        ([r"<answer>\boxed{4}<|im_end|>"], 0.0, 1.0),
+        ([r"<answer>\boxed{4}<|im_end|>"], 0.0, 0.0),
+        ([rf"<answer>\boxed{{5{ANSWER}<|im_end|>"], 1.0, 1.0),
     ],
 )
 async def test_g5_format_penalty_from_the_text_of_a_rollout(
@@ -125,6 +126,8 @@ async def test_g5_roc_prefers_the_text_without_a_format_fault() -> None:
     rollouts = [
         await attempt("twice", CALL, f"{ANSWER}{ANSWER}<|im_end|>"),
         await attempt("once", CALL, f"{ANSWER}<|im_end|>"),
+        await attempt("named", CALL, f"{NAMED}{ANSWER}<|im_end|>"),
+        await attempt("unclosed", CALL, rf"<answer>\boxed{{5{ANSWER}<|im_end|>"),
         await attempt("untagged", CALL, r"\boxed{4}<|im_end|>"),
         await attempt("wrong", CALL, r"<answer>\boxed{5}</answer><|im_end|>"),
     ]
@@ -132,7 +135,7 @@ async def test_g5_roc_prefers_the_text_without_a_format_fault() -> None:
         group = Group(problem_id="p", rollouts=tuple(rollouts))
         kept = resample_on_correct(group, group_size=2, rule="paper", seed=seed)
         assert kept is not None
-        assert {r.rollout_id for r in kept.rollouts if r.reward} == {"once"}
+        assert [r.rollout_id for r in kept.rollouts if r.reward] == ["once"]
 
 
 def test_g6_no_call_is_exactly_half() -> None:

@@ -60,11 +60,13 @@ def test_optional_tags_read_the_last_box_where_there_is_no_tag(text, answer):
         ("", 0),
         ("<answer>4</answer>", 1),
         ("<answer>4</answer><answer>4</answer>", 2),
-        ("I use `<answer>` tags. <answer>4</answer>", 1),
-        ("</answer>4<answer>", 0),
+        ("I use `<answer>` tags. <answer>4</answer>", 2),
+        ("<answer>4<answer>4</answer>", 2),
+        ("<answer>4", 1),
+        ("</answer>4", 0),
     ],
 )
-def test_answer_tags_are_counted_as_complete_blocks(text, count):
+def test_every_answer_tag_counts_closed_or_not(text, count):
     assert count_answer_tags(text) == count
 
 
