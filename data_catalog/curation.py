@@ -8,12 +8,14 @@ Works out of core: what does not fit into memory goes to a scratch folder beside
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -76,6 +78,8 @@ class Curation:
     """Rows by rule, every rule named, in the order in which they apply."""
     off: Mapping[str, str]
     """Why each rule that could not apply did not."""
+    request: Mapping[str, Any]
+    """What it was made from: files with their sha256, settings, columns."""
 
 
 def curate(
@@ -90,13 +94,24 @@ def curate(
     memory: str = MEMORY,
     say: Say = lambda _: None,
 ) -> Curation:
-    """Curates all rows of `sources` as one set into `folder`, which must not hold a result yet.
+    """Curates all rows of `sources` as one set into `folder`; what it holds already is returned.
 
     `reference` is a file with `problem_id` (or the question), `num_correct` and `num_attempts`. Raises
-    `SourceError` on a source that cannot be read whole; then nothing is written.
+    `SourceError` on a source that cannot be read whole (then nothing is written), `CurationError` where
+    the folder holds the result of other files or settings.
     """
     config, columns = config or CurationConfig(), columns or Columns()
-    _check_folder(folder)
+    request = {
+        "sources": _sha256(sources),
+        "evaluation_sets": _sha256(evaluation_sets),
+        "reference": _sha256([reference] if reference else []),
+        "settings": config.model_dump(mode="json"),
+        "columns": asdict(columns),
+    }
+    known = _known(folder, request)
+    if known is not None:
+        say(f"{folder} holds this already")
+        return known
     evaluation = read_evaluation(evaluation_sets, config)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
@@ -115,19 +130,42 @@ def curate(
         with open_scratch(scratch, memory=memory) as connection:
             judge_groups(connection, staged, config=config, reference=counts)
             say("compared them with each other")
-            result = _summary(connection, num_rows, _off(connection, config, evaluation))
+            off = _off(connection, config, evaluation)
+            result = _summary(connection, num_rows, off, request)
             _write(connection, staged, scratch, result)
         _put_in_place(scratch, folder, result)
     return result
 
 
-def _check_folder(folder: Path) -> None:
+def _known(folder: Path, request: Mapping[str, Any]) -> Curation | None:
+    """The result that the folder holds, where it was asked for the same; None where it is free."""
     there = [name for name in (PROBLEMS, VICTIMS, COUNTS) if (folder / name).exists()]
-    if there or folder.is_file():
-        raise CurationError(
-            f"{folder}: holds {', '.join(there) or 'no folder but a file'} already; expected a new "
-            "folder: name another, or move that one away"
-        )
+    if not there and not folder.is_file():
+        return None
+    if len(there) == 3:
+        known = read_curation(folder)
+        if known.request == json.loads(json.dumps(request)):
+            return known
+    raise CurationError(
+        f"{folder}: holds {', '.join(there) or 'no folder but a file'} of other files or settings; "
+        "expected a new folder: name another, or move that one away"
+    )
+
+
+def read_curation(folder: Path) -> Curation:
+    """What became of the rows from which the folder's problems were chosen."""
+    return Curation(**json.loads((folder / COUNTS).read_text()))
+
+
+def _sha256(sources: Sequence[str | Path]) -> dict[str, str]:
+    """By name; a folder or a set of the hub stands under its name alone."""
+    hashes = {}
+    for source in map(str, sources):
+        hashes[source] = ""
+        if Path(source).is_file():
+            with Path(source).open("rb") as file:
+                hashes[source] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
 
 
 def curation_table(result: Curation) -> str:
@@ -158,7 +196,10 @@ def _off(
 
 
 def _summary(
-    connection: duckdb.DuckDBPyConnection, num_rows: int, off: Mapping[str, str]
+    connection: duckdb.DuckDBPyConnection,
+    num_rows: int,
+    off: Mapping[str, str],
+    request: Mapping[str, Any],
 ) -> Curation:
     found = counted(connection)
     return Curation(
@@ -166,6 +207,7 @@ def _summary(
         num_kept=num_rows - sum(found.values()),
         victims={rule: found.get(rule, 0) for rule in RULES},
         off=off,
+        request=request,
     )
 
 

@@ -15,6 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_catalog.catalog import WITHOUT_PROGRESS
 from data_catalog.curation_rewording import Rewordings
 from data_catalog.curation_spelling import spell
 from rstar2.curation import CurationConfig
@@ -24,7 +25,7 @@ FETCHED_ROWS = 4096
 
 def open_scratch(scratch: Path, *, memory: str) -> duckdb.DuckDBPyConnection:
     """A database that lives in the scratch folder and keeps to `memory`."""
-    return duckdb.connect(
+    connection = duckdb.connect(
         scratch / "scratch.duckdb",
         config={
             "memory_limit": memory,
@@ -34,6 +35,8 @@ def open_scratch(scratch: Path, *, memory: str) -> duckdb.DuckDBPyConnection:
             "autoload_known_extensions": False,
         },
     )
+    connection.execute(WITHOUT_PROGRESS)
+    return connection
 
 
 def judge_groups(

@@ -135,10 +135,13 @@ def _add(target: Target) -> None:
     target.insert("artefacts", list(_artefact_rows(target)))
     if "problems" in manifest.parts:
         target.insert_part("problems", "problems", _PROBLEMS)
+    if "victims" in manifest.parts:
+        target.insert_part("problems", "victims", _VICTIM_PROBLEMS)
+        target.insert_part("problem_sets", "victims", _VICTIMS)
     match manifest.kind:
         case "run":
             target.insert("runs", [_run_row(target)])
-        case "problems":
+        case "problems" if "problems" in manifest.parts:
             target.insert_part("problem_sets", "problems", _PROBLEM_SET)
             target.insert("problem_sets", list(_quarantined_rows(target)))
         case "step":
@@ -285,6 +288,26 @@ _PROBLEM_SET = """
 select $manifest_id as manifest_id, $run as run, $stage as stage, problem_id,
     false as is_quarantined, pass_rate
 from read_parquet($path)
+"""
+
+# Of what a curation left out: a problem of which another row is kept is no victim.
+_VICTIM_PROBLEMS = """
+select $manifest_id as manifest_id, $run as run, problem_id, any_value(question) as question,
+    any_value(answer) as answer, any_value('user/' || source) as source
+from read_parquet($path) as p
+where problem_id is not null and not is_kept
+    and not exists (select 1 from problems as k where k.run = $run and k.problem_id = p.problem_id)
+group by problem_id
+"""
+
+_VICTIMS = """
+select $manifest_id as manifest_id, $run as run, $stage as stage, problem_id,
+    true as is_quarantined,
+    first(
+        concat(rule, ': ', reason, ' (row ' || other_row || ' of ' || other_file || ')')
+        order by rule = 'exact_duplicate', file, row
+    ) as reason
+from read_parquet($path) where problem_id is not null and not is_kept group by problem_id
 """
 
 _ERRORS = ", ".join(f"'{status}'" for status in sorted(TOOL_ERRORS))

@@ -14,6 +14,8 @@ file), `command` that goes on with it |
 | `checkpoint` | `checkpoint`: how far SFT is | `loss`, `num_steps` |
 | `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject` |
 | `problems` | `problems` | `stage`, `num_problems`, `quarantined`: rows with `problem_id`, `reason` |
+| `problems` of the stage `curation` | `victims`: rows that `rstar2 ingest` left out | `name` of the \
+file, `num_rows`, `num_kept`, `victims` by rule |
 | `stage` | | a `StageResult`: how SFT or an RL stage ended |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate` |

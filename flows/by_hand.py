@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from prefect import flow
 from prefect.client.schemas.objects import State
@@ -17,10 +18,13 @@ from flows.difficulty_filter import difficulty_filter
 from flows.evaluation import evaluation
 from flows.ingest import ingest
 from flows.parameters import (
+    CuratedFolder,
+    EvaluationSets,
     MeasuredStage,
     Overrides,
     ProblemFile,
     Profile,
+    ReferenceCounts,
     RlStage,
     RunName,
 )
@@ -31,6 +35,7 @@ from infra.server_outage import await_server
 from rstar2.config import ConfigError, RecipeConfig
 from rstar2.profiles import load_config, problem_overrides
 from rstar2.types import GateVerdict, StageResult
+from tasks.curation import curate_problems
 from tasks.inputs import check_sources, input_files
 from tasks.ledger import FINAL, Ledger, LedgerError, open_ledger, start_run
 from tasks.problems import prepare_problems
@@ -102,14 +107,39 @@ def ingest_by_hand(
     problems: ProblemFile = "",
     profile: Profile = "laptop",
     set: Overrides = (),
+    curate_into: CuratedFolder = "",
+    evaluation_sets: EvaluationSets = (),
+    reference: ReferenceCounts = "",
 ) -> State:
-    """Reads the run's problems, those of a file where it is given, into sets with their counts."""
+    """Reads the run's problems, those of a file where it is given, into sets with their counts.
+
+    With `curate_into` the file is curated first, and the sets are made of what is kept.
+    """
+    if curate_into:
+        problems = str(
+            curate_problems(
+                _named(problems),
+                Path(curate_into),
+                run=run,
+                config=load_config(profile, set).curation,
+                evaluation_sets=evaluation_sets,
+                reference=reference or None,
+            )
+        )
     overrides = [*set, *problem_overrides(profile, problems or None)]
     config = _checked_config(profile, overrides)
     command = resume_command(profile, run, overrides)
     with _opened(config, run, command, may_be_new=True) as ledger:
         message = ingest(ledger, config)
     return Completed(message=message)
+
+
+def _named(problems: str) -> str:
+    if not problems:
+        raise ConfigError(
+            "curate_into without problems: expected a file to curate; name it with problems=FILE"
+        )
+    return problems
 
 
 def result_before(ledger: Ledger, stage: str) -> StageResult:

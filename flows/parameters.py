@@ -60,6 +60,27 @@ ProblemFile = Annotated[
     Field(description="JSONL, Parquet, or a folder of `datasets`. Empty: those of the profile."),
 ]
 
+CuratedFolder = Annotated[
+    str,
+    Field(
+        description="A new folder for the curated problems and all rows left out, with their reasons. "
+        "Empty: the file is used as it is."
+    ),
+]
+EvaluationSets = Annotated[
+    tuple[str, ...],
+    Field(
+        description="Files of problems that must not be trained on: what the curation leaves out."
+    ),
+]
+ReferenceCounts = Annotated[
+    str,
+    Field(
+        description="A file with problem_id, num_correct and num_attempts of a reference policy, for "
+        "the curation. Empty: the columns of the problem file, where it has them."
+    ),
+]
+
 Override = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*=.*$")]
 Overrides = Annotated[
     tuple[Override, ...],

@@ -20,6 +20,7 @@ from rstar2.config import ProblemsConfig, RecipeConfig
 from rstar2.problems import is_held_out
 from rstar2.rollout_files import read_problems, write_problems
 from rstar2.types import ArtifactRef, Problem
+from tasks.curation import record_curation
 from tasks.inputs import read_problem_file
 from tasks.ledger import FILTER, Ledger, LedgerError
 from tasks.pictures import shown
@@ -42,6 +43,7 @@ def prepare_problems(ledger: Ledger, config: RecipeConfig, *, stage: str) -> Art
         quarantined: Sequence[Mapping[str, object]] = ()
     else:
         problems, quarantined = _train_problems(config, stage, settings.problems)
+        record_curation(ledger, settings.problems.source)
         ref = store_problems(ledger, problems, ledger.key(stage, "problems.parquet"))
         num_problems = len(problems)
     if not num_problems:

@@ -2,7 +2,7 @@
 with marks as (
     select stage, min(created_at) as started_at, min(manifest_id) as first_id,
         max(step) filter (kind = 'step') as last_step,
-        max(created_at) filter (kind in ('stage', 'filter') or stage in ('evaluation', 'held-out')) as ended_at
+        max(created_at) filter (kind in ('stage', 'filter') or stage in ('evaluation', 'held-out', 'curation')) as ended_at
     from manifests where run = $run and kind <> 'run' group by stage
 ),
 ends as (

@@ -11,7 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_catalog.curation import COUNTS, PROBLEMS, VICTIMS, Curation, CurationError, curate
+from data_catalog.curation import (
+    COUNTS,
+    PROBLEMS,
+    VICTIMS,
+    Curation,
+    CurationError,
+    curate,
+    read_curation,
+)
 from data_catalog.curation_rows import Columns
 from data_catalog.curation_workers import WorkerError, in_order
 from data_catalog.row_sources import SourceError
@@ -230,10 +238,18 @@ def test_counts_that_are_none_are_refused(tmp_path: Path) -> None:
         curate([source], tmp_path / "out", reference=tries)
 
 
-def test_a_result_is_never_overwritten(tmp_path: Path) -> None:
-    run(tmp_path, problem(APPLES, 42))
+def test_the_same_request_finds_its_result_and_another_never_overwrites_it(tmp_path: Path) -> None:
+    result, _ = run(tmp_path, problem(APPLES, 42))
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    before = (out / VICTIMS).stat().st_mtime_ns
+    assert curate([source], out) == read_curation(out)
+    assert read_curation(out).num_kept == result.num_kept
+    assert (out / VICTIMS).stat().st_mtime_ns == before
+    with pytest.raises(CurationError, match="of other files or settings; expected a new folder"):
+        curate([source], out, config=CurationConfig(min_correct=3))
+    write(source, problem(PEARS, 18))
     with pytest.raises(CurationError, match="expected a new folder"):
-        curate([tmp_path / "rows.jsonl"], tmp_path / "out")
+        curate([source], out)
 
 
 def test_workers_give_results_in_order_and_end() -> None:
