@@ -16,12 +16,12 @@ file), `command` that goes on with it |
 | `problems` | `problems` | `stage`, `num_problems`, `quarantined`: rows with `problem_id`, `reason` |
 | `problems` of the stage `curation` | `victims`: rows that `rstar2 ingest` left out | `name` of the \
 file, `num_rows`, `num_kept`, `victims` by rule |
-| `stage` | | a `StageResult`: how SFT or an RL stage ended |
+| `stage` | | a `StageResult`: how SFT or an RL stage ended; `resources`: their health then |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
-`kept_rollout_ids`, `dropped` (reason by problem), `gate` |
-| `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts` |
+`kept_rollout_ids`, `dropped` (reason by problem), `gate`, `losses` |
+| `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts`, `losses`, `resources` |
 | `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, \
-`totals`, `checkpoint` (none where it was taken after a step that stored none) |
+`totals`, `losses`, `checkpoint` (none where it was taken after a step that stored none) |
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, StageResult
 from tasks.difficulty import decide_difficulty, sample_difficulty
+from tasks.health import check_resources
 from tasks.ledger import FILTER, Ledger, num_dropped
 from tasks.resources import open_resources
 
@@ -21,9 +22,16 @@ def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResul
         return known.parts["problems"]
     assert start.problem_set is not None, "the configuration has no filter before the first stage"
     with open_resources(ledger, config, checkpoint=start.checkpoint, trains=False) as resources:
+        check_resources(resources, when="before")
         rollouts = sample_difficulty(resources, problem_set=start.problem_set, stage=start.stage)
         kept = decide_difficulty(
-            ledger, config, problem_set=start.problem_set, rollouts=rollouts, start=start
+            ledger,
+            config,
+            problem_set=start.problem_set,
+            rollouts=rollouts,
+            start=start,
+            losses=resources.losses(),
+            healths=check_resources(resources, when="after"),
         )
     ledger.publish(force=True)
     dropped, total = num_dropped(ledger) or (0, 0)

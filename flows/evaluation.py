@@ -8,6 +8,7 @@ from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.types import Score, StageResult
 from tasks.evaluation import evaluate, known_scores, show_scores
+from tasks.health import check_resources
 from tasks.ledger import FINAL, Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
@@ -30,10 +31,13 @@ def _measure(
     ledger: Ledger, config: RecipeConfig, result: StageResult, name: str
 ) -> tuple[Score, ...]:
     with open_resources(ledger, config, checkpoint=result.checkpoint, trains=False) as resources:
-        return evaluate(
+        check_resources(resources, when="before")
+        scores = evaluate(
             resources,
             name=name,
             checkpoint=result.checkpoint,
             problem_set=held_out_problems(ledger, config),
             num_problems=None,
         )
+        check_resources(resources, when="after")
+        return scores

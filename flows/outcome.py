@@ -95,6 +95,8 @@ def print_outcome(outcome: Outcome) -> int:
         console = Console(soft_wrap=True, highlight=False, width=LOG_WIDTH)
     for result in outcome.stages:
         console.print(f"{result.gate.verdict}: {result.gate.reason}")
+        if result.losses.sentence:
+            console.print(f"{result.stage}: {result.losses.sentence}")
     if outcome.filtered:
         dropped, total = outcome.filtered
         console.print(f"difficulty filter: {dropped} of {total} problems dropped")

@@ -16,6 +16,7 @@ from rstar2.config import RecipeConfig
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
 from tasks.batches import build_batch
 from tasks.evaluation import evaluate, evaluate_step
+from tasks.health import check_resources
 from tasks.ledger import Ledger, gate_decision_from
 from tasks.metrics import Progress, step_line, step_metrics_of
 from tasks.problems import held_out_problems
@@ -48,6 +49,7 @@ def rl_stage(
         return done
     with open_resources(ledger, config, checkpoint=start.checkpoint, trains=True) as resources:
         enter_stage(resources, stage=stage, start=start)
+        check_resources(resources, when="before")
         decision = train_until_gate(resources, stage, problem_set)
         result = finish_stage(resources, stage, problem_set, decision)
     await_server()
@@ -72,6 +74,7 @@ def train_until_gate(resources: Resources, stage: str, problem_set: ArtifactRef)
 def run_step(resources: Resources, stage: str, step: int, problem_set: ArtifactRef) -> GateDecision:
     """One step from draw to commit."""
     settings = resources.config.stages[stage]
+    before = resources.losses()
     collected = collect_groups(resources, stage=stage, step=step, problem_set=problem_set)
     built = build_batch(
         resources, stage=stage, step=step, rollouts=collected.rollouts, policy_version=step - 1
@@ -94,6 +97,7 @@ def run_step(resources: Resources, stage: str, step: int, problem_set: ArtifactR
         ),
     )
     decision = decide(resources, stage=stage, metrics=metrics)
+    lost = resources.losses().since(before)
     resources.ledger.commit(
         "step",
         stage=stage,
@@ -104,11 +108,14 @@ def run_step(resources: Resources, stage: str, step: int, problem_set: ArtifactR
             "kept_rollout_ids": built.kept_rollout_ids,
             "dropped": built.dropped,
             "gate": asdict(decision),
+            "losses": asdict(lost),
         },
     )
     drop_old_checkpoints(resources, stage=stage, last_step=step)
     resources.ledger.publish()
     get_run_logger().info(step_line(metrics))
+    if lost.sentence:
+        get_run_logger().warning(f"{stage} step {step}: {lost.sentence}")
     return decision
 
 
@@ -119,6 +126,7 @@ def finish_stage(
 
     Of a stage that its gate aborts, the checkpoint of its best steps is what remains.
     """
+    before = resources.losses()
     last = resources.ledger.steps(stage)[-1]
     if decision.verdict is GateVerdict.ABORT and (best := return_to_best(resources, stage=stage)):
         best_step, checkpoint = best
@@ -139,7 +147,8 @@ def finish_stage(
         last_step=last.step or 0,
         gate=decision,
         scores=scores,
+        losses=resources.ledger.step_losses(stage).plus(resources.losses().since(before)),
     )
-    resources.ledger.commit("stage", stage=stage, values=asdict(result))
+    resources.ledger.commit_result(result, check_resources(resources, when="after"))
     resources.ledger.publish(force=True)
     return result

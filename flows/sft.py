@@ -9,6 +9,7 @@ from infra.server_outage import await_server
 from rstar2.config import RecipeConfig
 from rstar2.types import StageResult
 from tasks.evaluation import evaluate
+from tasks.health import check_resources
 from tasks.ledger import BASE, SFT, Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
@@ -26,6 +27,7 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
     if config.sft is None:
         return finish_sft(ledger, config, checkpoint=base, scores=())
     with open_resources(ledger, config, checkpoint=base, trains=True) as resources:
+        check_resources(resources, when="before")
         problem_set = held_out_problems(ledger, config)
         num_problems = config.evaluation.num_problems_between_stages
         evaluate(
@@ -50,6 +52,13 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
             problem_set=problem_set,
             num_problems=num_problems,
         )
-        result = finish_sft(ledger, config, checkpoint=checkpoint, scores=scores)
+        result = finish_sft(
+            ledger,
+            config,
+            checkpoint=checkpoint,
+            scores=scores,
+            losses=resources.losses(),
+            healths=check_resources(resources, when="after"),
+        )
     await_server()
     return result

@@ -8,7 +8,7 @@ arrays and not tuples. Loads neither torch nor prefect.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 import numpy as np
@@ -302,6 +302,38 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Losses:
+    """What was lost while a stage worked, and what became of the work."""
+
+    num_sandbox_restarts: int = 0
+    """Sandbox daemons that were lost and found or started again."""
+    num_calls_redone: int = 0
+    """Tool calls and answer checks run again, since what ran them was lost."""
+    num_rollouts_redone: int = 0
+    """Rollouts sampled again, to the same tokens, since the sandbox had been away from them."""
+    num_failed_rollouts: int = 0
+    """Of those, the ones that could not be run the second time either."""
+
+    def plus(self, other: Losses) -> Losses:
+        names = [f.name for f in fields(self)]
+        return Losses(**{n: getattr(self, n) + getattr(other, n) for n in names})
+
+    def since(self, before: Losses) -> Losses:
+        names = [f.name for f in fields(self)]
+        return Losses(**{n: getattr(self, n) - getattr(before, n) for n in names})
+
+    @property
+    def sentence(self) -> str:
+        """In words; empty where nothing was lost."""
+        if self == Losses():
+            return ""
+        return (
+            f"sandbox lost {self.num_sandbox_restarts} times, {self.num_calls_redone} calls and "
+            f"{self.num_rollouts_redone} rollouts redone, {self.num_failed_rollouts} rollouts failed"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StageResult:
     stage: str
     checkpoint: ArtifactRef
@@ -310,3 +342,5 @@ class StageResult:
     last_step: int
     gate: GateDecision
     scores: tuple[Score, ...] = ()
+    losses: Losses = Losses()
+    """Of all its steps and scores, over every process that worked on it."""

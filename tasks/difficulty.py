@@ -6,16 +6,18 @@ Reads the problem set of the stage before, writes the kept problems and every ve
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from infra.health import ResourceHealth
 from rstar2.config import RecipeConfig
 from rstar2.difficulty import DifficultyVerdict, difficulty_verdicts, filter_problems
 from rstar2.rollout_files import read_problems, read_rollouts
-from rstar2.types import ArtifactRef, Problem, StageResult
+from rstar2.types import ArtifactRef, Losses, Problem, StageResult
 from tasks.ledger import FILTER, Ledger
 from tasks.pictures import shown
 from tasks.problems import store_problems
@@ -46,8 +48,13 @@ def decide_difficulty(
     problem_set: ArtifactRef,
     rollouts: ArtifactRef,
     start: StageResult,
+    losses: Losses,
+    healths: Sequence[ResourceHealth],
 ) -> ArtifactRef:
-    """Commits a verdict for every problem and returns the kept ones."""
+    """Commits a verdict for every problem and returns the kept ones.
+
+    With them what sampling lost, and how its resources were at the end.
+    """
     problems = read_problems(ledger.store.local_path(problem_set))
     verdicts = difficulty_verdicts(read_rollouts(ledger.store.local_path(rollouts)), config.filter)
     kept = filter_problems(problems, verdicts)
@@ -59,6 +66,8 @@ def decide_difficulty(
         values={
             "checkpoint": asdict(start.checkpoint),
             "verdicts": [asdict(v) | {"pass_rate": v.pass_rate} for v in verdicts],
+            "losses": asdict(losses),
+            "resources": [asdict(health) for health in healths],
         },
     )
     _show(ledger, problems, verdicts)

@@ -46,6 +46,7 @@ def evaluate(
     known = known_scores(resources.ledger, name=name, stage=stage, step=step)
     if known is not None:
         return known
+    before = resources.losses()
     problems = read_problems(resources.ledger.store.local_path(problem_set))[:num_problems]
     groups = sample_groups(
         resources,
@@ -67,6 +68,7 @@ def evaluate(
             "checkpoint": asdict(checkpoint) if checkpoint else None,
             "scores": [asdict(row) for row in scores],
             "totals": _totals(groups),
+            "losses": asdict(resources.losses().since(before)),
         },
     )
     return scores

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +20,13 @@ from typing import Any, Literal
 from data_catalog.catalog import CatalogError, publish
 from data_catalog.records import Manifest, ManifestKind, manifest_from_json, manifest_json
 from infra.fenced_store import FencedStore
+from infra.health import ResourceHealth
 from infra.object_store import ObjectStore, StoreError, open_store
 from infra.ownership import Ownership, owned
 from rstar2.config import RecipeConfig
 from rstar2.profiles import config_difference, config_hash, difference
 from rstar2.step_metrics import StepMetrics
-from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Score, StageResult
+from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Losses, Score, StageResult
 from tasks.runs import gate_command, resume_command
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,25 @@ class Ledger:
         names = {field.name for field in fields(StepMetrics)}
         rows = [m.values["metrics"] for m in self.steps(stage)]
         return [StepMetrics(**{k: v for k, v in row.items() if k in names}) for row in rows]
+
+    def commit_result(self, result: StageResult, healths: Sequence[ResourceHealth]) -> None:
+        """How a stage ended, with the health of its resources then."""
+        resources = [asdict(health) for health in healths]
+        values = asdict(result) | {"resources": resources}
+        self.commit("stage", stage=result.stage, values=values)
+
+    def healths(self, stage: str) -> tuple[ResourceHealth, ...]:
+        """Of a finished stage's resources at its end."""
+        manifest = self.find("stage", stage=stage)
+        rows = manifest.values.get("resources", []) if manifest else []
+        return tuple(ResourceHealth(**row) for row in rows)
+
+    def step_losses(self, stage: str) -> Losses:
+        """What the stage's committed steps lost and redid, over every process that took them."""
+        total = Losses()
+        for manifest in self.steps(stage):
+            total = total.plus(Losses(**manifest.values.get("losses", {})))
+        return total
 
     def stage_result(self, stage: str) -> StageResult | None:
         """How a finished stage ended, or None."""
@@ -266,6 +286,7 @@ def stage_result_from(values: Mapping[str, object]) -> StageResult:
         last_step=tree["last_step"],
         gate=gate_decision_from(tree["gate"]),
         scores=tuple(Score(**score) for score in tree["scores"]),
+        losses=Losses(**tree.get("losses", {})),
     )
 
 

@@ -18,6 +18,7 @@ from rstar2.gate import decide_gate
 from rstar2.sparkline import sparklines
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import GateDecision, StageResult
+from tasks.health_table import health_table
 from tasks.ledger import Ledger
 from tasks.pictures import shown
 from tasks.promotion_answers import answered
@@ -83,6 +84,7 @@ def _show(ledger: Ledger, stage: str, result: StageResult) -> None:
     ]
     key = artifact_key(ledger.run, stage)
     markdown = _markdown(stage, result.gate, ledger.series(stage))
+    markdown += health_table(result.losses, ledger.healths(stage))
     with shown(f"the gate of {stage}"):
         create_table_artifact(table=rows, key=f"{key}-steps", description=f"Steps of {stage}")
         create_markdown_artifact(markdown=markdown, key=f"{key}-gate")

@@ -18,6 +18,10 @@ from pathlib import Path
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from infra.health import ResourceError
+from infra.rollout import pool
+from infra.rollout.embedded import EngineClosedError
+from infra.sandbox.verifier import UNAVAILABLE_REASON
 from rstar2.agent_loop import Limits, run_rollout
 from rstar2.config import StageConfig
 from rstar2.reward import apply_verdict, known_verdict
@@ -71,10 +75,40 @@ def sample_groups(
     num_rollouts: int,
     prefix: str,
 ) -> list[Group]:
-    """`num_rollouts` graded rollouts of each problem; order and content depend on arguments only."""
-    return resources.loop.run_until_complete(
-        _sample_groups(resources, problems, limits=limits, num_rollouts=num_rollouts, prefix=prefix)
-    )
+    """`num_rollouts` graded rollouts of each problem; order and content depend on arguments only.
+
+    Those that the sandbox was away from are sampled once more, to the same tokens. Raises
+    `ResourceError` where it, or the pool, stays away.
+    """
+    jobs = [
+        (problem, f"{prefix}/{problem.problem_id}/{index}")
+        for problem in problems
+        for index in range(num_rollouts)
+    ]
+    rollouts = _sample(resources, jobs, limits)
+    lost = [n for n, rollout in enumerate(rollouts) if was_unavailable(rollout)]
+    if lost:
+        _check_sandbox_is_back(resources, num_lost=len(lost), num_rollouts=len(jobs))
+        again = _sample(resources, [jobs[n] for n in lost], limits)
+        for n, rollout in zip(lost, again, strict=True):
+            rollouts[n] = rollout
+        resources.num_rollouts_redone += len(lost)
+    if failed := sum(map(was_unavailable, rollouts)):
+        _check_sandbox_is_back(resources, num_lost=failed, num_rollouts=len(jobs))
+        resources.num_failed_rollouts += failed
+    return [
+        Group(
+            problem_id=problem.problem_id,
+            rollouts=tuple(rollouts[n * num_rollouts : (n + 1) * num_rollouts]),
+        )
+        for n, problem in enumerate(problems)
+    ]
+
+
+def was_unavailable(rollout: Rollout) -> bool:
+    """It has no reward since the sandbox was away, from a call of it or from its answer's check."""
+    is_unchecked = rollout.reward is None and rollout.verdict_reason == UNAVAILABLE_REASON
+    return rollout.status is RolloutStatus.FAILED or is_unchecked
 
 
 def stage_limits(resources: Resources, settings: StageConfig) -> Limits:
@@ -101,27 +135,37 @@ def derived_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-async def _sample_groups(
-    resources: Resources,
-    problems: Sequence[Problem],
-    *,
-    limits: Limits,
-    num_rollouts: int,
-    prefix: str,
-) -> list[Group]:
-    jobs = [
-        _graded_rollout(resources, problem, limits, f"{prefix}/{problem.problem_id}/{index}")
-        for problem in problems
-        for index in range(num_rollouts)
+Jobs = Sequence[tuple[Problem, str]]
+"""A problem and the rollout id of one attempt at it: the rollout is a function of both."""
+
+
+def _sample(resources: Resources, jobs: Jobs, limits: Limits) -> list[Rollout]:
+    try:
+        return resources.loop.run_until_complete(_sample_all(resources, jobs, limits))
+    except EngineClosedError as error:
+        raise ResourceError(f"{pool.NAME}: {error}; {pool.REMEDY}") from error
+
+
+async def _sample_all(resources: Resources, jobs: Jobs, limits: Limits) -> list[Rollout]:
+    tasks = [
+        asyncio.create_task(_graded_rollout(resources, problem, limits, rollout_id))
+        for problem, rollout_id in jobs
     ]
-    rollouts = await asyncio.gather(*jobs)
-    return [
-        Group(
-            problem_id=problem.problem_id,
-            rollouts=tuple(rollouts[n * num_rollouts : (n + 1) * num_rollouts]),
+    try:
+        return await asyncio.gather(*tasks)
+    finally:  # where one raised, the others would go on
+        for task_of_rollout in tasks:
+            task_of_rollout.cancel()
+
+
+def _check_sandbox_is_back(resources: Resources, *, num_lost: int, num_rollouts: int) -> None:
+    """Raises `ResourceError` where it is not: nothing of this step is committed."""
+    health = resources.loop.run_until_complete(resources.sandbox.check())
+    if not health.is_ready:
+        raise ResourceError(
+            f"{health.name}: lost while {num_rollouts} rollouts ran, {num_lost} of them failed "
+            f"and none of them counts: {health.seen}; {health.remedy}"
         )
-        for n, problem in enumerate(problems)
-    ]
 
 
 async def _graded_rollout(

@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from data_catalog.sft_sources.mixture import read_mixture
+from infra.health import ResourceHealth
 from infra.trainer.base_model import make_base_model
 from rstar2.config import RecipeConfig, SftConfig
 from rstar2.conversations import SftDataError, read_conversations
 from rstar2.dialogues import Dialogue, is_dialogue_file, read_dialogues, render_dialogues
 from rstar2.sft_data import make_conversations
-from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Mask, Score, StageResult, TokenIds
+from rstar2.types import (
+    ArtifactRef,
+    GateDecision,
+    GateVerdict,
+    Losses,
+    Mask,
+    Score,
+    StageResult,
+    TokenIds,
+)
 from tasks.evaluation import evaluation_totals
 from tasks.inputs import MIXTURE
 from tasks.ledger import BASE, SFT, Ledger
 from tasks.resources import Resources
 from tasks.rollouts import derived_seed
 from tasks.training import checkpoint_of, drop_old_checkpoints, save_checkpoint
+
+NOTHING_LOST = Losses()
 
 
 class Conversations:
@@ -132,6 +143,8 @@ def finish_sft(
     *,
     checkpoint: ArtifactRef,
     scores: tuple[Score, ...],
+    losses: Losses = NOTHING_LOST,
+    healths: Sequence[ResourceHealth] = (),
 ) -> StageResult:
     """Commits how SFT ended, and what it changed."""
     num_steps = config.sft.num_steps if config.sft else 0
@@ -144,8 +157,9 @@ def finish_sft(
         last_step=num_steps,
         gate=GateDecision(verdict=GateVerdict.PROMOTE, reason=reason, evidence=evidence),
         scores=scores,
+        losses=losses,
     )
-    ledger.commit("stage", stage=SFT, values=asdict(result))
+    ledger.commit_result(result, healths)
     ledger.publish(force=True)
     return result
 

@@ -33,6 +33,8 @@ def show(run: str, /, *, storage: str = "runs") -> int:
         else:
             gate = answered(ledger, stage, result).gate
             print(f"{stage}: {gate.verdict} at step {result.last_step}: {gate.reason}")
+            if result.losses.sentence:
+                print(f"  {result.losses.sentence}")
         if series:
             print("\n".join(f"  {line}" for line in sparklines(series)))
         if result is not None:

@@ -79,6 +79,8 @@ class EmbeddedEngine:
         num_threads: int,
         policy_version: int = 0,
     ) -> None:
+        self.num_rows = config.max_rows
+        """Rollouts that are held at once."""
         self._model = model
         self._shape = read_shape(model)
         self.policy_version = policy_version
@@ -178,6 +180,10 @@ class EmbeddedEngine:
         for lane in self._lanes:
             total = total.plus(lane.counters)
         return total
+
+    @property
+    def num_lanes(self) -> int:
+        return len(self._lanes)
 
     @property
     def num_held(self) -> int:

@@ -1,11 +1,10 @@
 """The sandbox as the rest of the house sees it: run code, grade answers, whatever dies.
 
 Reads and writes the daemon's socket; starts the daemon where none answers. A lost daemon (dead, or
-there and silent) is started again and every unanswered call sent again under its `call_id`: a call
-has no side effects, so it may run twice, and its caller gets one result. One that stays away is given
-up after a bounded wait; from then on calls are `unavailable` at once, until `check` finds one again.
-Belongs to the event loop that opened it. Never judges an answer or a snippet itself, and loads
-neither torch nor prefect.
+silent) is started again and every unanswered call sent again under its `call_id`: it has no side
+effects, may run twice, and gives its caller one result. A daemon that stays away is given up; from
+then on calls are `unavailable` at once, until `check` finds one. Belongs to the event loop that
+opened it. Judges no answer and no snippet itself; loads neither torch nor prefect.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ MAX_LOSSES = 8
 """How many daemons a call may be lost with: one that kills them all is not sent for ever."""
 NAME = "sandbox"
 TOOL_NAME = "python"
-CANARY_CODE = "print(1 + 1)"
-CANARY_OUTPUT = "2\n"
+CANARY_CODE, CANARY_OUTPUT = "print(1 + 1)", "2\n"
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +95,8 @@ class Sandbox:
         """How often a lost daemon was found or started again."""
         self.num_calls_redone = 0
         """Calls that were run again, since daemon or interpreter was lost with them."""
+        self._problem = ""
+        """Of the last attempt to reach a daemon; empty where it was reached."""
         self.gone = ""
         """Why no daemon can be had; empty while there is one, or it is being looked for."""
         self._pending: dict[str, _Pending] = {}
@@ -160,15 +160,18 @@ class Sandbox:
         try:
             async with asyncio.timeout(CHECK_SECONDS):
                 result = await self.run(CANARY_CODE, call_id=self._new_id("canary"))
-                if result.stdout != CANARY_OUTPUT:
-                    return self._not_ready(f"a call ended {result.status}: {result.stderr.strip()}")
-                num_slots = (await self.health())["num_slots"]
+                num_slots = int(str((await self.health())["num_slots"]))
         except TimeoutError:
-            return self._not_ready(f"a call had no answer within {CHECK_SECONDS:g} s")
+            seen = f"a call had no answer within {CHECK_SECONDS:g} s {self._problem}".rstrip()
         except resident.SandboxError as error:
-            return self._not_ready(str(error))
-        seen = f"rung {self.rung}, {num_slots} calls at once, the trial call ended ok"
-        return ResourceHealth(name=NAME, is_ready=True, capacity=int(str(num_slots)), seen=seen)
+            seen = str(error)
+        else:
+            seen = (
+                f"rung {self.rung}, {num_slots} calls at once, a trial call ended {result.status}"
+            )
+            if result.stdout == CANARY_OUTPUT:
+                return ResourceHealth(name=NAME, is_ready=True, capacity=num_slots, seen=seen)
+        return not_ready(NAME, seen, resident.remedy(self._state_dir, self._config))
 
     async def health(self) -> dict[str, object]:
         """The daemon's own account: rung, slots, queue, interpreters, counts, CPU seconds."""
@@ -237,8 +240,9 @@ class Sandbox:
         self._pending[call_id] = pending
         try:
             if self._writer is not None:
-                self._writer.write(frame)
-                pending.is_sent = True
+                pending.is_sent = not self._writer.is_closing()
+                if pending.is_sent:  # else with the next connection
+                    self._writer.write(frame)
             elif self.gone:
                 self._give_up(call_id, self.gone)
             elif self._listening is None or self._listening.done():  # it was given up before
@@ -287,12 +291,10 @@ class Sandbox:
             await asyncio.sleep(1.0)
             writer = self._writer
             self._silence = self._silence + 1 if self._pending and writer is not None else 0
-            if writer is None:
-                continue
-            if self._silence == ASK_AFTER_SECONDS:
+            if writer is not None and self._silence == ASK_AFTER_SECONDS:
                 request = protocol.ControlRequest(kind="health", call_id=self._new_id("watch"))
                 writer.write(protocol.encode_request(request))
-            elif self._silence > SILENT_SECONDS:
+            elif writer is not None and self._silence > SILENT_SECONDS:
                 writer.transport.abort()  # `_listen` then looks for a daemon, and ends a hung one
                 self._silence = 0
 
@@ -314,17 +316,18 @@ class Sandbox:
                 )
                 reader = await self._open()
             except (OSError, resident.SandboxError) as error:
-                problem = str(error)
+                self._problem = str(error)
             else:
+                self._problem = ""
                 self._send_again()
                 return reader
             if time.monotonic() + pause > deadline:
                 break
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
-        self.gone = problem
+        self.gone = self._problem
         for call_id in self._pending:
-            self._give_up(call_id, problem)
+            self._give_up(call_id, self.gone)
         return None
 
     def _send_again(self) -> None:
@@ -345,6 +348,3 @@ class Sandbox:
         stderr = f"the sandbox is gone: {problem}"
         status = SandboxStatus.INFRA_ERROR
         self._hand_out({"call_id": call_id, "status": status, "stderr": stderr, "rc": -1})
-
-    def _not_ready(self, seen: str) -> ResourceHealth:
-        return not_ready(NAME, seen, resident.remedy(self._state_dir, self._config))

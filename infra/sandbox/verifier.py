@@ -16,6 +16,7 @@ from rstar2.grading import grade_exact
 from rstar2.types import Verdict, VerdictKind
 
 BATCH_PAIRS = 32
+UNAVAILABLE_REASON = "the checker was unavailable"
 WALL_FACTOR = 4.0
 """Wall limit of a pair over its CPU limit: against a checker that sleeps, not a busy machine."""
 
@@ -61,8 +62,8 @@ async def _grade_batch(batch: Sequence[Pair], check_batch: CheckBatch) -> list[V
             break
         if status in RETRYABLE:
             rest = len(batch) - len(verdicts)
-            reason = "the checker was unavailable"
-            return verdicts + [Verdict(kind=VerdictKind.UNDECIDED, reason=reason)] * rest
+            undecided = Verdict(kind=VerdictKind.UNDECIDED, reason=UNAVAILABLE_REASON)
+            return verdicts + [undecided] * rest
         verdicts.append(Verdict(kind=VerdictKind.UNDECIDED, reason=_offence(status)))
     return verdicts
 

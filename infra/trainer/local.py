@@ -16,15 +16,21 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from infra.health import ResourceHealth, not_ready
 from infra.trainer.base_model import load_tokenizer, model_folder_of
 from rstar2.batching import shuffled_batches
 from rstar2.config import ConfigError, RecipeConfig
 from rstar2.protocols import TrainMetrics
 from rstar2.training.engine import TrainingEngine
-from rstar2.training.weights import load_model, save_model
+from rstar2.training.weights import load_model, save_model, weights_checksum
 from rstar2.types import Batch, Mask, TokenIds
 
 Phase = Literal["sft", "rl"]
+NAME = "trainer"
+REMEDY = (
+    "start the same run again: it goes on from its last committed checkpoint; where that one holds "
+    "them, start a new run with a lower trainer.optimizer.learning_rate"
+)
 
 
 class CheckpointError(ValueError):
@@ -115,6 +121,22 @@ class LocalTrainer:
         """The live weights by name: copy them before the next step if they are kept."""
         weights: Mapping[str, Any] = self._engine.model.state_dict()
         return weights
+
+    @property
+    def weights(self) -> str:
+        """Checksum of the live weights."""
+        return weights_checksum(self._engine.model.state_dict())
+
+    async def check(self) -> ResourceHealth:
+        """Looks at every weight."""
+        weights = dict(self._engine.model.named_parameters())
+        broken = [name for name, tensor in weights.items() if not tensor.isfinite().all()]
+        if broken:
+            seen = f"{len(broken)} tensors are not finite: {', '.join(broken[:3])}"
+            return not_ready(NAME, seen, REMEDY)
+        num_weights = sum(tensor.numel() for tensor in weights.values())
+        seen = f"one rank in this process, {num_weights:,} weights, all finite"
+        return ResourceHealth(name=NAME, is_ready=True, capacity=1, seen=seen)
 
     def close(self) -> None:
         """Nothing is held besides memory."""

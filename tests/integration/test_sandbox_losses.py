@@ -155,7 +155,7 @@ async def test_a_healthy_sandbox_says_what_it_can_do(state_dir: Path) -> None:
     async with open_sandbox(CONFIG, state_dir) as sandbox:
         health = await sandbox.check()
     assert (health.is_ready, health.capacity, health.remedy) == (True, 2, "")
-    assert health.seen == f"rung {sandbox.rung}, 2 calls at once, the trial call ended ok"
+    assert health.seen == f"rung {sandbox.rung}, 2 calls at once, a trial call ended ok"
 
 
 async def test_no_folder_for_the_daemon_is_a_sandbox_error_with_its_remedy(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from engine_builders import MODEL, PROMPTS, ask, bits, open_engine, single
 from infra.rollout.embedded import (
     EmbeddedEngine,
 )
-from infra.rollout.pool import RolloutPool
 from rstar2.config import TinyModel
 from rstar2.training.weights import build_tiny_model
 from rstar2.types import Completion, FinishReason, PolicySpan
@@ -255,15 +254,3 @@ def test_lanes_leave_torchs_thread_count_alone() -> None:
     engine.close()
     torch.set_num_threads(1)
     assert counts == [1, 1]
-
-
-async def test_pool_reports_health_and_counters() -> None:
-    pool = RolloutPool(open_engine())
-    await single(pool.generate, ask("a", PROMPTS[0]))
-    health = pool.health()
-    pool.update_weights(MODEL.state_dict(), 3)
-    pool.close()
-    assert health["engine"] == "embedded"
-    assert health["num_held"] == 0
-    assert health["num_sampled_tokens"] == 8
-    assert pool.policy_version == 3

@@ -181,3 +181,19 @@ def test_the_batch_of_an_sft_step_depends_on_step_and_seed_alone() -> None:
 def test_samples_of_one_token_do_not_stop_a_step() -> None:
     batch = Batch(stage="s", step=1, policy_version=0, samples=(make_sample([1], [1]),))
     assert trainer().train_step(batch).num_skipped_updates > 0
+
+
+async def test_a_trainer_with_finite_weights_is_ready() -> None:
+    trained = trainer()
+    health = await trained.check()
+    assert (health.name, health.is_ready, health.capacity) == ("trainer", True, 1)
+    assert trained.weights == checksum(trained)
+
+
+async def test_a_trainer_with_weights_that_are_not_finite_names_them() -> None:
+    trained = trainer()
+    trained.state_dict()["model.norm.weight"][0] = float("nan")
+    health = await trained.check()
+    assert not health.is_ready
+    assert health.seen == "1 tensors are not finite: model.norm.weight"
+    assert "last committed checkpoint" in health.remedy
