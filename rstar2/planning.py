@@ -83,7 +83,7 @@ class EvaluationPlan:
     """Rollouts on held-out problems. Of a file, at most so many: it may hold fewer problems."""
 
     num_rollouts_between: int
-    """Each time: after SFT and after every stage."""
+    """Each time: before and after SFT, and after every stage."""
     num_times_between: int
     num_rollouts_during: int
     """In all stages together, for the gates' evaluation rules."""
@@ -261,7 +261,7 @@ def _evaluation_plan(config: RecipeConfig) -> EvaluationPlan:
     )
     return EvaluationPlan(
         num_rollouts_between=between * settings.k,
-        num_times_between=len(config.stages) + (config.sft is not None) if between else 0,
+        num_times_between=len(config.stages) + 2 * (config.sft is not None) if between else 0,
         num_rollouts_during=num_during * (between or every_problem) * settings.k,
         num_rollouts_final=every_problem * settings.k,
     )

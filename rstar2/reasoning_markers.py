@@ -12,6 +12,7 @@ from typing import Any
 
 MIN_SELF_TALK = 3
 """So many turns of phrase of somebody thinking aloud make a chain of thought; one makes a style."""
+_TOOLS = re.compile(r"(?:sequential_?)?(?:think(?:ing)?|thought|reason(?:ing)?|reflect)", re.I)
 _COLUMNS = ("reasoning", "thinking", "reasoning_content", "reasoning_trace", "thought")
 _OFF = frozenset({"", "off", "no", "none", "false", "0"})
 _TAGS = re.compile(
@@ -26,16 +27,21 @@ _SELF_TALK = re.compile(
 )
 
 
-def reasoning_marker(row: Mapping[str, Any], replies: Iterable[str]) -> str | None:
+def reasoning_marker(
+    row: Mapping[str, Any], replies: Iterable[str], tools_called: Iterable[str] = ()
+) -> str | None:
     """The sign that a row teaches reasoning, or None.
 
-    `row` has the published columns, `replies` is what the assistant says.
+    `row` has the published columns, `replies` is what the assistant says, `tools_called` the names
+    of the tools that it calls.
     """
     for column in _COLUMNS:
         if str(row.get(column) or "").strip().lower() not in _OFF:
             return f"column {column}"
     if re.search(r"thinking\s+on\b", str(row.get("system_prompt") or ""), re.IGNORECASE):
         return "system prompt: thinking on"
+    if any(_TOOLS.fullmatch(name) for name in tools_called):
+        return "calls a thinking tool"
     for reply in replies:
         if _TAGS.search(reply):
             return "thinking tags"

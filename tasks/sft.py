@@ -66,10 +66,9 @@ def prepare_base(ledger: Ledger, config: RecipeConfig) -> ArtifactRef:
 @task(name="prepare conversations", cache_policy=NO_CACHE)
 def prepare_conversations(resources: Resources) -> Conversations:
     """The SFT conversations as tokens and loss masks; of dialogues, with counts of what was left out."""
-    settings, chat = sft_settings(resources.config), resources.chat
-    seed = derived_seed(resources.config.seed, SFT)
+    settings, chat, seed = sft_settings(resources.config), resources.chat, resources.config.seed
     if settings.data == "arithmetic":
-        made = make_conversations(settings.num_conversations, seed)
+        made = make_conversations(settings.num_conversations, derived_seed(seed, SFT))
         return Conversations([chat.render_conversation(each) for each in made])
     if settings.data == MIXTURE:
         mixture = read_mixture(settings.mixture, settings.paths, seed=seed)
@@ -184,8 +183,8 @@ def _sentence(num_steps: int, evidence: Mapping[str, float | int | str | bool | 
     parts = [f"SFT ran its {num_steps} steps"]
     if "num_conversations" in evidence:
         parts.append(
-            f"{evidence['num_conversations']} conversations, {evidence['num_dropped']} not certain to "
-            "be masked right were left out"
+            f"{evidence['num_conversations']} conversations, {evidence['num_dropped']} left out as too "
+            "long or not certain to be masked right"
         )
     if "accuracy_after" in evidence:
         before = evidence.get("accuracy_before")

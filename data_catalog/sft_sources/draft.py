@@ -51,6 +51,10 @@ class Draft:
     def replies(self) -> list[str]:
         return [event.text for event in self.events if event.kind == "say"]
 
+    @property
+    def tools_called(self) -> list[str]:
+        return [call.name for event in self.events for call in event.calls]
+
 
 def write(draft: Draft) -> Conversation:
     """The conversation in the template, up to the assistant's last turn."""

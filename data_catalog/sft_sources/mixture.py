@@ -160,7 +160,8 @@ def _usable(
         count.num_rows += 1
         try:
             draft = _draft(row.value, published)
-            marker = reasoning_marker(row.value, draft.replies)  # type: ignore[arg-type]
+            columns_seen = row.value if isinstance(row.value, Mapping) else {}
+            marker = reasoning_marker(columns_seen, draft.replies, draft.tools_called)
             if marker is not None:
                 count.reasoning[marker] += 1
                 continue

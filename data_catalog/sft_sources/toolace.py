@@ -16,6 +16,7 @@ from data_catalog.sft_sources.draft import Draft, Event, Unusable, tool_call, to
 from rstar2.types import ToolCall
 
 COLUMNS = ("system", "conversations")
+_STARTS_LIKE_CALLS = re.compile(r"\s*\[[^\[\]\n]{0,200}\(")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -33,7 +34,7 @@ def _event(turn: Mapping[str, Any]) -> Event:
         return Event(kind="result", text=text)
     if speaker != "assistant":
         raise Unusable("an unknown speaker")
-    if re.match(r"\s*\[\s*[^\[\]{}\"']+\(", text) and text.rstrip().endswith(")]"):
+    if _STARTS_LIKE_CALLS.match(text):  # read as calls or not at all: an answer it is not
         return Event(kind="call", calls=tuple(read_calls(text)))
     return Event(kind="say", text=text)
 
@@ -51,7 +52,10 @@ def _tools(system: str) -> object:
 
 def read_calls(text: str) -> Iterator[ToolCall]:
     """The calls of `[Name of the tool(key=value, …), other(…)]`; a name may hold spaces."""
-    rest = text.strip()[1:-1]
+    text = text.strip()
+    if not text.endswith("]"):
+        raise Unusable("a call is not written as a call")
+    rest = text[1:-1]
     while rest.strip(" ,\n"):
         rest = rest.lstrip(" ,\n")
         name, separator, _ = rest.partition("(")

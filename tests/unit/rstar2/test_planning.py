@@ -110,9 +110,9 @@ def test_evaluations_are_counted_between_during_and_after_the_stages() -> None:
         "stages.rl-3.evaluate_every_steps=10",
     ).evaluation
     assert evaluation.num_rollouts_final == (512 + 256) * 2
-    assert (evaluation.num_rollouts_between, evaluation.num_times_between) == (200, 4)
+    assert (evaluation.num_rollouts_between, evaluation.num_times_between) == (200, 5)
     assert evaluation.num_rollouts_during == (4 + 4) * 200
-    assert evaluation.total == 1536 + 800 + 1600
+    assert evaluation.total == 1536 + 1000 + 1600
 
 
 def test_without_scores_between_stages_those_during_them_are_on_every_held_out_problem() -> None:

@@ -42,3 +42,9 @@ def test_reasoning_is_recognised(row, reply, marker):
 )
 def test_ordinary_replies_are_none(row, reply):
     assert reasoning_marker(row, [reply]) is None
+
+
+@pytest.mark.parametrize("name", ["think", "Sequential_Thinking", "reflect"])
+def test_a_call_of_a_thinking_tool_is_reasoning(name):
+    assert reasoning_marker({}, ["Fine."], ["search", name]) == "calls a thinking tool"
+    assert reasoning_marker({}, ["Fine."], ["search", f"{name}_of_names"]) is None

@@ -139,8 +139,9 @@ def test_the_end_of_sft_says_what_changed(tmp_path: Path) -> None:
     commit_evaluation(resources.ledger, "sft", accuracy=0.117, valid_call_rate=0.972, **measured)
     result = finish_sft(resources.ledger, config, checkpoint=CHECKPOINT, scores=())
     assert result.gate.reason == (
-        "SFT ran its 4 steps; 3 conversations, 0 not certain to be masked right were left out; "
-        "held-out accuracy 0.5% before, 11.7% after; 43 tokens a response; 97.2% of 812 calls valid"
+        "SFT ran its 4 steps; 3 conversations, 0 left out as too long or not certain to be masked "
+        "right; held-out accuracy 0.5% before, 11.7% after; 43 tokens a response; 97.2% of 812 calls "
+        "valid"
     )
     assert result.gate.evidence == {
         "accuracy_before": 0.005,

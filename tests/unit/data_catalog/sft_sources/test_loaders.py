@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from sft_rows import (
     APIGEN_MT,
@@ -52,6 +54,15 @@ def test_a_call_that_cannot_be_read_is_unusable(text):
         list(toolace.read_calls(text))
 
 
+@pytest.mark.parametrize(
+    "text", ["[f(a=1)] I will tell you.", "[get 'x'(a=1)", "[f(a=1), then g]", "[(a=1)]"]
+)
+def test_what_begins_like_a_call_is_never_trained_as_an_answer(text):
+    turns = [{"from": "user", "value": "Hi"}, {"from": "assistant", "value": text}]
+    with pytest.raises(Unusable):
+        write(toolace.convert(TOOLACE | {"conversations": turns}))
+
+
 def test_a_string_of_a_call_may_hold_brackets_and_quotes():
     (call,) = toolace.read_calls(r"""[f(a="x) 'y' ](", b='it\'s')]""")
     assert call.arguments == {"a": "x) 'y' ](", "b": "it's"}
@@ -69,6 +80,20 @@ def test_apigen_keeps_the_policy_and_ends_with_the_agent():
         ("tool", '{"status": "cancelled"}'),
         ("assistant", "<reason></reason><answer>It is cancelled.</answer>"),
     ]
+
+
+def test_apigens_thoughts_are_left_out():
+    thought = [
+        {"from": "function_call", "value": '{"name": "think", "arguments": {"thought": "Hm."}}'},
+        {"from": "observation", "value": ""},
+    ]
+    turns = APIGEN_MT["conversations"]
+    think = {"name": "think", "description": "Think.", "parameters": {"type": "object"}}
+    row = APIGEN_MT | {
+        "conversations": [*turns[:3], *thought, *turns[3:]],
+        "tools": json.dumps([*json.loads(APIGEN_MT["tools"]), think]),
+    }
+    assert apigen_mt.convert(row) == apigen_mt.convert(APIGEN_MT)
 
 
 def test_glaives_arguments_in_single_quotes_are_read():
