@@ -7,6 +7,7 @@ https://huggingface.co/datasets/Team-ACE/ToolACE. Not run on the real file.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from rstar2.types import ToolCall
 
 COLUMNS = ("system", "conversations")
 _STARTS_LIKE_CALLS = re.compile(r"\s*\[[^\[\]\n]{0,200}\(")
+_ARGUMENT = re.compile(r"\s*(?P<name>[^\s=\"'()\[\]{},]+)\s*=\s*(?P<value>.*?)\s*", re.DOTALL)
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -59,16 +61,16 @@ def read_calls(text: str) -> Iterator[ToolCall]:
     while rest.strip(" ,\n"):
         rest = rest.lstrip(" ,\n")
         name, separator, _ = rest.partition("(")
-        stop = _closing(rest, len(name)) if separator else None
+        stop = _closing(rest) if separator else None
         if stop is None:
             raise Unusable("a call is not written as a call")
-        yield tool_call(name.strip(), _arguments(rest[len(name) : stop + 1]))
+        yield tool_call(name.strip(), _arguments(rest[len(name) + 1 : stop]))
         rest = rest[stop + 1 :]
 
 
-def _closing(text: str, start: int) -> int | None:
-    """Where the bracket that opens at `start` closes, strings passed over."""
-    depth, quote, position = 0, "", start
+def _outside_strings(text: str) -> Iterator[tuple[int, str]]:
+    """Positions and characters that stand in no quotes."""
+    quote, position = "", 0
     while position < len(text):
         character = text[position]
         if quote:
@@ -76,24 +78,46 @@ def _closing(text: str, start: int) -> int | None:
             quote = "" if character == quote else quote
         elif character in "\"'":
             quote = character
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-            if depth == 0:
-                return position
+        else:
+            yield position, character
         position += 1
+
+
+def _closing(text: str) -> int | None:
+    """Where the first bracket of the text closes."""
+    depth = 0
+    for position, character in _outside_strings(text):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character in ")]}":
+            return position
     return None
 
 
-def _arguments(bracket: str) -> dict[str, Any]:
+def _arguments(inside: str) -> dict[str, Any]:
+    """Of `name=value, …`; a name need not be one of Python's: `user-id`, `from`."""
+    depth, edges = 0, [-1]
+    for position, character in _outside_strings(inside):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0 and character == ",":
+            edges.append(position)
+    edges.append(len(inside))
+    parts = [inside[start + 1 : stop] for start, stop in itertools.pairwise(edges)]
+    found: dict[str, Any] = {}
+    for part in parts:
+        if not part.strip():
+            continue
+        match = _ARGUMENT.fullmatch(part)
+        if match is None or match["name"] in found:
+            raise Unusable("a call is not written as a call")
+        found[match["name"]] = _value(_expression(match["value"]))
+    return found
+
+
+def _expression(text: str) -> ast.expr:
     try:
-        call = ast.parse(f"f{bracket}", mode="eval").body
+        return ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise Unusable("a call is not written as a call") from None
-    if not isinstance(call, ast.Call) or call.args or any(k.arg is None for k in call.keywords):
-        raise Unusable("a call is not written as a call")
-    return {str(keyword.arg): _value(keyword.value) for keyword in call.keywords}
 
 
 def _value(node: ast.expr) -> Any:

@@ -47,11 +47,37 @@ def test_toolace_signatures_are_json_schema():
 
 @pytest.mark.parametrize(
     "text",
-    ["[f(1)]", "[f(a=1]", "[f(a=open('x'))]", "[f(**a)]", "[f(a=1)", "[f(a={1: 2})]", "[f(a=b)]"],
+    [
+        "[f(1)]",
+        "[f(a=1]",
+        "[f(a=open('x'))]",
+        "[f(**a)]",
+        "[f(a=1)",
+        "[f(a={1: 2})]",
+        "[f(a=b)]",
+        "[f(a=1, a=2)]",
+    ],
 )
 def test_a_call_that_cannot_be_read_is_unusable(text):
     with pytest.raises(Unusable, match="not written as a call"):
         list(toolace.read_calls(text))
+
+
+def test_names_of_arguments_need_not_be_pythons():
+    (call,) = toolace.read_calls(
+        "[f(user-id=1, from='a=b, c', class={\"x\": [1, -2.5]}, api.key=null)]"
+    )
+    assert call.arguments == {
+        "user-id": 1,
+        "from": "a=b, c",
+        "class": {"x": [1, -2.5]},
+        "api.key": None,
+    }
+
+
+def test_calls_without_arguments_and_with_a_last_comma_are_read():
+    first, second = toolace.read_calls("[f(), Get It(a=1,)]")
+    assert (first.arguments, second.name, second.arguments) == ({}, "Get It", {"a": 1})
 
 
 @pytest.mark.parametrize(

@@ -165,3 +165,19 @@ def test_a_truncated_parquet_file_is_explained(tmp_path):
 def test_a_copy_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SourceError, match="no such file"):
         read_mixture({"tulu-3": 5}, {"tulu-3": str(tmp_path / "absent.parquet")}, seed=0)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no such split"])
+def test_a_repository_that_cannot_be_read_is_named(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "repository"
+    hub = PUBLISHED["tulu-3"].hub
+    if damage == "no such split":
+        write_repository(folder, hub.replace(":train", ":test"), TULU)
+    else:
+        write_repository(folder, hub, TULU)
+        rows = folder / "SFT" / "train" / "rows.jsonl"
+        rows.write_text(rows.read_text()[:-20])
+    with pytest.raises(SourceError, match="or a copy of it on disk") as raised:
+        read_mixture({"tulu-3": 5}, {"tulu-3": str(folder)}, seed=0)
+    assert str(folder) in str(raised.value)
