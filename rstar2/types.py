@@ -328,8 +328,8 @@ class Losses:
         if self == Losses():
             return ""
         return (
-            f"sandbox lost {self.num_sandbox_restarts} times, {self.num_calls_redone} calls and "
-            f"{self.num_rollouts_redone} rollouts redone, {self.num_failed_rollouts} rollouts failed"
+            f"sandbox restarts: {self.num_sandbox_restarts}, calls redone: {self.num_calls_redone}, "
+            f"rollouts redone: {self.num_rollouts_redone}, failed: {self.num_failed_rollouts}"
         )
 
 

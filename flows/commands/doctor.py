@@ -144,19 +144,23 @@ def _accelerators() -> Finding:
 
 
 def _sandbox(config: RecipeConfig) -> Finding:
-    """The strongest isolation that a daemon reaches here; one is started aside and stopped."""
+    """The strongest isolation on which a call really runs; a daemon is started aside and stopped."""
     from infra.sandbox.resident import SandboxError, ensure_daemon, stop_daemon
+    from infra.sandbox.trial import daemon_health
 
     weakest = config.sandbox.model_copy(update={"min_rung": "D", "num_slots": 1})
     with tempfile.TemporaryDirectory(prefix="rstar2-doctor-") as folder:
         try:
             rung = str(ensure_daemon(Path(folder), weakest, replace=False)["rung"])
+            health = daemon_health(Path(folder))
         except SandboxError as error:
             return Finding(name="sandbox", state="bad", seen=str(error))
         finally:
             stop_daemon(Path(folder))
+    if not health.is_ready:
+        return Finding(name="sandbox", state="bad", seen=health.seen, remedy=health.remedy)
     if rung <= config.sandbox.min_rung:
-        return Finding(name="sandbox", state="ok", seen=f"isolation on rung {rung}")
+        return Finding(name="sandbox", state="ok", seen=health.seen)
     return Finding(
         name="sandbox",
         state="bad",

@@ -94,22 +94,24 @@ def _ensure_sandbox(settings: Settings) -> None:
 
 
 def _sandbox_health(settings: Settings) -> ServiceHealth:
-    from infra.sandbox.resident import daemon_status, sandbox_folder
+    """By a trial call, as before a stage."""
+    from infra.sandbox.resident import daemon_status, has_daemon, sandbox_folder
+    from infra.sandbox.trial import daemon_health
     from infra.services import ServiceHealth
 
-    health = daemon_status(settings.state_folder)
-    folder = sandbox_folder(settings.state_folder)
-    if health is None:
+    folder = settings.state_folder
+    health = daemon_health(folder)
+    if not has_daemon(folder):
         return ServiceHealth(
-            name="sandbox", state="stopped", pid=None, address="", detail="start it: rstar2 up"
+            name="sandbox", state="stopped", pid=None, address="", detail=health.remedy
         )
-    pid = health.get("pid")
+    pid = (daemon_status(folder) or {}).get("pid") if health.is_ready else None
     return ServiceHealth(
         name="sandbox",
-        state="healthy",
+        state="healthy" if health.is_ready else "unhealthy",
         pid=pid if isinstance(pid, int) else None,
-        address=f"unix://{folder}",
-        detail=f"isolation: rung {health['rung']}",
+        address=f"unix://{sandbox_folder(folder)}",
+        detail=health.seen if health.is_ready else f"{health.seen}; {health.remedy}",
     )
 
 

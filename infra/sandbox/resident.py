@@ -56,6 +56,12 @@ def daemon_status(state_dir: Path) -> dict[str, object] | None:
     return _ask(sandbox_folder(state_dir), "health")
 
 
+def has_daemon(state_dir: Path) -> bool:
+    """Whether a daemon of `state_dir` is there, answering or not."""
+    folder = sandbox_folder(state_dir)
+    return folder.is_dir() and _is_owned(folder)
+
+
 def stop_daemon(state_dir: Path) -> bool:
     """Stops the daemon of `state_dir` and every call in it; whether there was one."""
     folder = sandbox_folder(state_dir)
@@ -103,7 +109,7 @@ def find_daemon(state_dir: Path, config: SandboxConfig) -> Mapping[str, object]:
     folder = sandbox_folder(state_dir)
     health = _ask(folder, "health")
     if health is None:
-        is_there = folder.is_dir() and _is_owned(folder)
+        is_there = has_daemon(state_dir)
         seen = "the sandbox daemon does not answer" if is_there else "no sandbox daemon runs"
         raise SandboxError(f"{seen} at unix://{folder}; {remedy(state_dir, config)}")
     return _check(health, config)

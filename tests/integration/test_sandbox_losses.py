@@ -20,6 +20,7 @@ from infra.sandbox.resident import (
     sandbox_folder,
     stop_daemon,
 )
+from infra.sandbox.trial import daemon_health
 from rstar2.config import SandboxConfig
 from rstar2.types import ToolCall, ToolStatus, VerdictKind
 
@@ -184,3 +185,22 @@ async def test_a_named_address_is_used_and_waited_for(state_dir: Path) -> None:
         assert not call.done()
         await asyncio.to_thread(ensure_daemon, state_dir, CONFIG, replace=False)
         assert (await call).stdout == "1\n"
+
+
+def test_a_trial_call_tells_a_daemon_that_works_from_none_and_from_one_that_is_stopped(
+    state_dir: Path,
+) -> None:
+    nobody = daemon_health(state_dir)
+    assert (nobody.seen, nobody.remedy) == ("no daemon runs", "start it: rstar2 up")
+    ensure_daemon(state_dir, CONFIG, replace=False)
+    ready = daemon_health(state_dir)
+    assert (ready.is_ready, ready.capacity) == (True, 2)
+
+    pid = pid_of(state_dir)
+    os.kill(pid, signal.SIGSTOP)
+    stopped = daemon_health(state_dir)
+    os.kill(pid, signal.SIGCONT)
+    assert not stopped.is_ready
+    assert "the sandbox daemon does not answer" in stopped.seen
+    assert stopped.remedy == "end it and start it: rstar2 down && rstar2 up"
+    assert pid_of(state_dir) == pid
