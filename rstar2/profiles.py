@@ -82,6 +82,11 @@ def override_config(config: RecipeConfig, overrides: Sequence[str]) -> RecipeCon
     return _validated(config.profile, config.model_dump(mode="json"), overrides)
 
 
+def stored_config(run: str, text: str) -> RecipeConfig:
+    """The configuration from its JSON; raises `ConfigError` where this version cannot read it."""
+    return _validated(run, json.loads(text), ())
+
+
 def _validated(profile: str, tree: dict[str, object], overrides: Sequence[str]) -> RecipeConfig:
     for override in overrides:
         _apply(tree, override)

@@ -23,8 +23,8 @@ from infra.fenced_store import FencedStore
 from infra.health import ResourceHealth
 from infra.object_store import ObjectStore, StoreError, open_store
 from infra.ownership import Ownership, owned
-from rstar2.config import RecipeConfig
-from rstar2.profiles import config_difference, config_hash, difference
+from rstar2.config import ConfigError, RecipeConfig
+from rstar2.profiles import config_difference, config_hash, difference, stored_config
 from rstar2.step_metrics import StepMetrics
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, Losses, Score, StageResult
 from tasks.runs import gate_command, resume_command
@@ -175,7 +175,14 @@ class Ledger:
             raise LedgerError(
                 f"no run {self.run!r} in {self.store.uri}: expected one of {_known_runs(self.store)}"
             )
-        return RecipeConfig.model_validate_json(manifest.values["config"])
+        try:
+            return stored_config(self.run, manifest.values["config"])
+        except ConfigError as error:
+            raise LedgerError(
+                f"the run {self.run!r} was started by another version of rstar2, whose settings this "
+                f"one does not read: {error}\nuse that version to go on with it; what it committed "
+                "stays in the storage and the catalogue"
+            ) from None
 
     def publish(self, *, force: bool = False) -> None:
         """Brings the catalogue up to the committed manifests; a busy catalogue is not an error."""

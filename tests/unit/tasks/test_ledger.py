@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -96,6 +97,14 @@ def test_a_changed_file_is_noticed_though_its_path_reads_like_a_setting(tmp_path
     start_run(ledger, load_config("smoke"), {"sandbox.address": "aaaa"})
     with pytest.raises(LedgerError, match=r"sandbox\.address: 'aaaa' -> 'bbbb'"):
         start_run(ledger, load_config("smoke"), {"sandbox.address": "bbbb"})
+
+
+def test_settings_of_another_version_are_named(tmp_path: Path) -> None:
+    ledger = Ledger(open_store(str(tmp_path)), "demo")
+    settings = load_config("smoke").model_dump(mode="json") | {"colour": "blue"}
+    ledger.commit("run", values={"config": json.dumps(settings)})
+    with pytest.raises(LedgerError, match=r"(?s)another version of rstar2.*colour.*stays in the"):
+        ledger.config()
 
 
 def test_two_processes_do_not_own_one_run(tmp_path: Path) -> None:
