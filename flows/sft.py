@@ -13,7 +13,7 @@ from tasks.health import check_resources
 from tasks.ledger import BASE, SFT, Ledger
 from tasks.problems import held_out_problems
 from tasks.resources import open_resources
-from tasks.sft import finish_sft, prepare_base, prepare_conversations, train_sft
+from tasks.sft import finish_sft, prepare_base, prepare_conversations, show_conversations, train_sft
 from tasks.training import load_newest_checkpoint, sync_weights
 
 
@@ -38,6 +38,7 @@ def sft(ledger: Ledger, config: RecipeConfig) -> StageResult:
             num_problems=num_problems,
         )
         conversations = prepare_conversations(resources)
+        show_conversations(ledger)
         step = load_newest_checkpoint(resources, stage=SFT, kind="checkpoint")
         known = ledger.find("checkpoint", stage=SFT, step=step)
         checkpoint = known.parts["checkpoint"] if known else base

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from prefect import task
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from data_catalog.sft_sources.mixture import read_mixture
@@ -34,6 +35,7 @@ from rstar2.types import (
 from tasks.evaluation import evaluation_totals
 from tasks.inputs import MIXTURE
 from tasks.ledger import BASE, SFT, Ledger
+from tasks.promotion import artifact_key
 from tasks.resources import Resources
 from tasks.rollouts import derived_seed
 from tasks.training import checkpoint_of, drop_old_checkpoints, save_checkpoint
@@ -102,6 +104,37 @@ def _dialogues(
         }
         resources.ledger.commit("conversations", stage=SFT, values=values)
     return Conversations(rendered.rows)
+
+
+def show_conversations(ledger: Ledger) -> None:
+    """A table on the run's page: what became of the rows of each public set; none without sets."""
+    rows = conversation_table(ledger)
+    if rows:
+        key = artifact_key(ledger.run, "sft-data")
+        create_table_artifact(table=rows, key=key, description="SFT data by public set")
+
+
+def conversation_table(ledger: Ledger) -> list[dict[str, object]]:
+    """One row for each public set that SFT reads."""
+    manifest = ledger.find("conversations", stage=SFT)
+    sources = manifest.values["sources"] if manifest else []
+    return [
+        {
+            "set": row["source"],
+            "wanted": row["wanted"],
+            "rows": row["rows"],
+            "kept": row["kept"],
+            "over the share": row["not_drawn"],
+            "reasoning": _reasons(row["reasoning"]),
+            "unusable": _reasons(row["unusable"]),
+        }
+        for row in sources
+    ]
+
+
+def _reasons(counts: Mapping[str, int]) -> str:
+    parts = [f"{number} {reason}" for reason, number in sorted(counts.items())]
+    return "; ".join(parts) or "0"
 
 
 @task(name="train sft", cache_policy=NO_CACHE)

@@ -20,7 +20,7 @@ from rstar2.types import ArtifactRef
 from tasks.inputs import check_sources, input_files
 from tasks.ledger import Ledger
 from tasks.resources import Resources
-from tasks.sft import finish_sft, prepare_conversations
+from tasks.sft import conversation_table, finish_sft, prepare_conversations
 
 CHECKPOINT = ArtifactRef(kind="checkpoint", uri="demo/sft/checkpoint", sha256="0", num_bytes=1)
 
@@ -80,6 +80,22 @@ def test_the_mixture_is_rendered_and_every_row_of_it_counted(tmp_path: Path) -> 
         "not_drawn": 1,
         "reasoning": {},
         "unusable": {"spells a tag of the template": 1},
+    }
+
+
+def test_the_counts_of_a_mixture_are_a_table(tmp_path: Path) -> None:
+    resources = opened(mixture_config(tmp_path), tmp_path / "runs")
+    assert conversation_table(resources.ledger) == []
+    prepare_conversations.fn(resources)
+    *_, tulu = conversation_table(resources.ledger)
+    assert tulu == {
+        "set": "tulu-3",
+        "wanted": 1,
+        "rows": 3,
+        "kept": 1,
+        "over the share": 1,
+        "reasoning": "0",
+        "unusable": "1 spells a tag of the template",
     }
 
 
