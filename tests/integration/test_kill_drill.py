@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +20,10 @@ import pytest
 from data_catalog.queries import query
 from data_catalog.records import manifest_from_json
 from infra.object_store import open_store
+from infra.prefect_api import post_json
+from infra.sandbox.resident import daemon_status
+from infra.services import ensure_server
+from infra.settings import load_settings
 from rstar2.rollout_files import read_rollouts
 from tasks.ledger import Ledger, catalog_path
 
@@ -70,6 +76,52 @@ def test_a_run_killed_ten_times_ends_in_the_weights_of_an_undisturbed_one(
     assert sampled(killed) == sampled(undisturbed)
     assert rollouts_written_after_their_commit(killed) == []
     assert attempts_in_catalogue(killed) == attempts_in_catalogue(undisturbed)
+
+
+def test_a_run_whose_sandbox_is_lost_twice_ends_in_the_weights_of_an_undisturbed_one(
+    tmp_path: Path, undisturbed: Ledger
+) -> None:
+    process = subprocess.Popen(command(tmp_path, "sandbox.remembers_pure_calls=false"))
+    for stage, is_killed in (("rl-1", True), ("rl-2", False)):
+        while not (tmp_path / "drill" / stage / "manifest-step-00001.json").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        lose_daemon(is_killed=is_killed)
+    assert process.wait(timeout=300) == 0
+    lost = Ledger(open_store(str(tmp_path)), "drill")
+    assert final_weights(lost) == final_weights(undisturbed)
+    assert sampled(lost) == sampled(undisturbed)
+    for stage in ("rl-1", "rl-2"):
+        result = lost.stage_result(stage)
+        assert result is not None
+        assert (result.losses.num_sandbox_restarts, result.losses.num_failed_rollouts) == (1, 0)
+        assert [health.is_ready for health in lost.healths(stage)] == [True, True, True]
+
+
+def lose_daemon(*, is_killed: bool) -> None:
+    """Stops the sandbox daemon of the run for good, or kills it when calls have piled up in it."""
+    health = daemon_status(load_settings().state_folder)
+    assert health is not None
+    pid = int(str(health["pid"]))
+    os.kill(pid, signal.SIGSTOP)
+    if is_killed:
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_run_without_a_sandbox_fails_and_says_why_in_prefect_too(tmp_path: Path) -> None:
+    address = f"sandbox.address=unix://{tmp_path}/sandbox"
+    done = subprocess.run(
+        command(tmp_path, address), capture_output=True, text=True, check=False, timeout=120
+    )
+    said = f"sandbox: no sandbox daemon runs at unix://{tmp_path}/sandbox; start it there"
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"rstar2: {said}")
+    url = f"{ensure_server(load_settings())}/flow_runs/filter"
+    found = post_json(url, {"sort": "START_TIME_DESC", "limit": 20})
+    assert isinstance(found, list)
+    messages = [str(run["state"]["message"]) for run in found if run["state_type"] == "FAILED"]
+    assert sum(said in message for message in messages) == 2  # the stage and the recipe
 
 
 def test_a_damaged_checkpoint_and_an_evaluation_within_a_step_cost_no_rollout(
