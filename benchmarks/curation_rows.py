@@ -227,18 +227,18 @@ def _some(
         respelt = chance.choice((new.question, new.question.replace(" ", "  ")))
         yield _row(respelt, new.answer + 1), "conflicting_answers"
     elif kind < 0.92:
-        yield _row(_contaminated(chance, new, evaluation), new.answer), "contaminated"
+        yield _row(_contaminated(chance, new, number, evaluation), new.answer), "contaminated"
     else:
         yield _refused(chance, new)
 
 
-def _contaminated(chance: random.Random, new: Problem, evaluation: list[str]) -> str:
+def _contaminated(chance: random.Random, new: Problem, number: int, evaluation: list[str]) -> str:
     """A whole evaluation question, one with another beginning, or twelve of its words in a new one."""
     taken = chance.choice(evaluation)
     words = taken.split()
     match chance.randrange(3):
         case 0:
-            return f"{taken} (Version {new.answer}.)"
+            return f"{taken} (Version {number}.)"
         case 1:
             return f"{new.question} {' '.join(words[6:])}"
         case _:
