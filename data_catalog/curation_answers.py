@@ -16,7 +16,7 @@ from rstar2.curation import CurationConfig
 from rstar2.jsonl import shorter
 
 _PLAIN_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}", re.ASCII)
-_INTEGER = re.compile(r"([+-]?) ?(\d+(?:,\d{3})*)(?:\.0*)?", re.ASCII)
+_INTEGER = re.compile(r"([+-]?) ?(\d{1,3}(?:[, ]\d{3})+|\d+)(?:\.0*)?", re.ASCII)
 _BOXED = re.compile(r"\\boxed ?\{(.*)\}", re.DOTALL)
 _SCIENTIFIC = re.compile(r"[\d.]+ ?(?:e|\\times ?10\^|\\cdot ?10\^)\{?\+?(\d+)\}?", re.IGNORECASE)
 _POWER = re.compile(r"(\d+) ?(?:\^|\*\*) ?[{(]? ?(\d+)")
@@ -65,7 +65,7 @@ _PREFIX = "answer not checkable: "
 
 
 def _plain(integer: re.Match[str]) -> str:
-    digits = integer[2].replace(",", "").lstrip("0") or "0"
+    digits = re.sub("[, ]", "", integer[2]).lstrip("0") or "0"
     return f"-{digits}" if integer[1] == "-" and digits != "0" else digits
 
 

@@ -8,6 +8,7 @@ a row for each row that falls, with its rule, the reason and the row that stands
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
 
@@ -23,20 +24,30 @@ from rstar2.curation import CurationConfig
 FETCHED_ROWS = 4096
 
 
-def open_scratch(scratch: Path, *, memory: str) -> duckdb.DuckDBPyConnection:
+class ComparisonError(RuntimeError):
+    """The rows could not be compared, for want of room or memory. Nothing was written."""
+
+
+@contextmanager
+def open_scratch(scratch: Path, *, memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
     """A database that lives in the scratch folder and keeps to `memory`."""
-    connection = duckdb.connect(
-        scratch / "scratch.duckdb",
-        config={
-            "memory_limit": memory,
-            "temp_directory": str(scratch / "spill"),
-            "threads": 2,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-        },
-    )
-    connection.execute(WITHOUT_PROGRESS)
-    return connection
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory,
+        "temp_directory": str(scratch / "spill"),
+        "threads": 2,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+    }
+    try:
+        with duckdb.connect(scratch / "scratch.duckdb", config=settings) as connection:
+            connection.execute(WITHOUT_PROGRESS)
+            yield connection
+    except duckdb.Error as error:
+        raise ComparisonError(
+            f"the rows could not be compared: {str(error).splitlines()[0]}. Nothing was written; "
+            f"expected {memory} of memory and room beside the result for three times its size: free "
+            "space there, or name another folder, and start again"
+        ) from error
 
 
 def judge_groups(

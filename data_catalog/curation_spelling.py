@@ -38,13 +38,17 @@ _BREAKS = frozenset(".?;:!,")
 _QUOTES = frozenset("\"“”„«»`‘’'")
 _DASHES = frozenset("-")
 
-_CUES = ("please", "kindly", "thank", "you ")
+_CUES = ("please", "kindly", "thank", "you ", "tell me", "help me", "to know", "step by step")
 """No courtesy is without one of them: most questions are spared the pattern."""
 _COURTESY = re.compile(
-    r"""\b(?:if\ you\ )?(?:please|kindly)\b
+    r"""(?:^|(?<=[.?!:,]\ ))(?:(?:can|could|would|will)\ you\ )?(?:please\ |kindly\ )?
+        (?:tell\ me|help\ me(?:\ to)?|i\ (?:want|need|would\ like)\ to\ know)\ (?=\w)
+    | (?:^|(?<=[.?!:,]\ ))(?:can|could|would|will)\ you\ (?:please\ |kindly\ )?
+        (?=(?:find|solve|compute|calculate|determine|evaluate|work\ out|figure\ out)\b)
+    | (?:please\ |let's\ )?\b(?:think|reason)\ step\ by\ step
+        (?:,?\ and\ (?:put|give|write)\ (?:your|the)\ final\ answer\ (?:with)?in\ \\boxed\{[^{}]*\})?
+    | \b(?:if\ you\ )?(?:please|kindly)\b
     | \b(?:many\ )?(?:thanks|thank\ you)(?:\ (?:very\ much|so\ much|a\ lot|in\ advance))?\b
-    | (?:^|(?<=[.?!:,]\ ))(?:can|could|would|will)\ you\ (?:(?:please|kindly)\ )?
-        (?=(?:find|solve|compute|calculate|determine|evaluate|tell\ me|work\ out|figure\ out)\b)
     """,
     re.VERBOSE,
 )

@@ -20,6 +20,7 @@ from data_catalog.curation import (
     curate,
     read_curation,
 )
+from data_catalog.curation_groups import ComparisonError
 from data_catalog.curation_rows import Columns
 from data_catalog.curation_workers import WorkerError, in_order
 from data_catalog.row_sources import SourceError
@@ -250,6 +251,13 @@ def test_the_same_request_finds_its_result_and_another_never_overwrites_it(tmp_p
     write(source, problem(PEARS, 18))
     with pytest.raises(CurationError, match="expected a new folder"):
         curate([source], out)
+
+
+def test_too_little_memory_is_said_and_nothing_is_written(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", problem(APPLES, 42), problem(PEARS, 18))
+    with pytest.raises(ComparisonError, match=r"could not be compared(.|\n)*start again"):
+        curate([source], tmp_path / "out", memory="1KB")
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl"]
 
 
 def test_workers_give_results_in_order_and_end() -> None:

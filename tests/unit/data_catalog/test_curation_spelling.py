@@ -31,6 +31,22 @@ def test_another_spelling_is_the_same_question(other: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "other",
+    [
+        "Please tell me how many apples Tom has.",
+        "Could you please tell me how many apples Tom has?",
+        "I would like to know how many apples Tom has",
+        "How many apples, if you please, Tom has?",
+        "How many apples Tom has? Thanks in advance!",
+        "How many apples Tom has? Please reason step by step, and put your final answer within "
+        r"\boxed{}.",
+    ],
+)
+def test_a_courtesy_is_no_part_of_a_question(other: str) -> None:
+    assert spell(other).tokens == spell("How many apples Tom has").tokens
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ("Add 17 and 71.", "Add 71 and 17."),
