@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from chat_tokenizer import make_tokenizer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from rstar2.chat import open_chat
@@ -101,6 +103,35 @@ def test_text_that_a_normal_form_would_change_is_dropped():
     chat = open_chat(make_tokenizer(normalizer=normalizers.NFC()), ChatConfig(), [])
     rendered = render_dialogues([said("e\u0301"), said("é")], chat, max_tokens=10_000)
     assert len(rendered.rows) == 1
+
+
+PIECES = st.sampled_from(
+    [
+        *"ab é🎉\n\t{} <|",
+        *("im_end", "user", "assistant", "<|im_end|>", "<|im_start|>", "<answer>", "</answer>"),
+        *("<tool_call>", "<think>", "</think>", "<tool_response>", "e\u0301"),
+    ]
+)
+TEXTS = st.lists(PIECES, max_size=8).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(question=TEXTS, reply=TEXTS, result=TEXTS)
+def test_whatever_stands_in_a_dialogue_the_mask_is_right_or_it_is_dropped(question, reply, result):
+    messages = (
+        Message(role="user", content=question),
+        Message(role="assistant", content=f"<reason>{reply}"),
+        Message(role="tool", content=result),
+        Message(role="assistant", content=f"<reason>{reply}</reason>"),
+    )
+    rendered = render_once(CHAT.of_dialogue([WEATHER]), messages)
+    if rendered is None:
+        return
+    token_ids, mask = rendered
+    assert CHAT.decode(token_ids[mask]) == f"{reply}<|im_end|>{reply}</reason><|im_end|>"
+    begins, ends = (CHAT.encode_whole(tag)[0][0] for tag in ("<|im_start|>", "<|im_end|>"))
+    ids = token_ids.tolist()
+    assert (ids.count(begins), ids.count(ends)) == (5, 5)
 
 
 def test_a_dialogue_that_fits_no_batch_is_dropped():
