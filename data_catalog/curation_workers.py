@@ -7,6 +7,7 @@ that reads is gone, it ends. Knows nothing of what a batch is.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, cycle, islice
@@ -36,7 +37,7 @@ def in_order(
         for worker, batch in zip(cycle(workers), chain(first, batches), strict=False):
             if len(busy) == num_workers:
                 yield _result(busy.pop(0))
-            worker.send(batch)
+            _give(worker, batch)
             busy.append(worker)
         yield from map(_result, busy)
 
@@ -56,6 +57,7 @@ def _worker(judge: Callable[[Batch], Result]) -> Iterator[Connection]:
 
 
 def _work(connection: Connection, judge: Callable[[Batch], Result]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of whoever reads, whose end is ours
     while True:
         try:
             batch = connection.recv()
@@ -68,11 +70,21 @@ def _work(connection: Connection, judge: Callable[[Batch], Result]) -> None:
             return
 
 
+def _give(worker: Connection, batch: object) -> None:
+    try:
+        worker.send(batch)
+    except OSError:
+        raise WorkerError(_GONE) from None
+
+
 def _result(worker: Connection) -> Any:
     try:
         return worker.recv()
-    except EOFError:
-        raise WorkerError(
-            "a process that judges rows ended before its work was done: expected it to live as long "
-            "as this one. Nothing was written; start again, with more memory where it was killed"
-        ) from None
+    except (EOFError, OSError):
+        raise WorkerError(_GONE) from None
+
+
+_GONE = (
+    "a process that judges rows ended before its work was done: expected it to live as long as this "
+    "one. Nothing was written; start again, with more memory where it was killed"
+)

@@ -264,6 +264,8 @@ def test_workers_give_results_in_order_and_end() -> None:
     assert list(in_order(abs, range(-50, 0), num_workers=2)) == list(range(50, 0, -1))
 
 
-def test_a_worker_that_dies_is_an_error() -> None:
+def test_a_worker_that_dies_is_an_error_whatever_is_on_its_way() -> None:
     with pytest.raises(WorkerError, match="Nothing was written"):
         list(in_order(os._exit, [1] * 20, num_workers=2))
+    with pytest.raises(WorkerError, match="Nothing was written"):
+        list(in_order(os.abort, ["too much for a pipe" * 100_000] * 20, num_workers=2))  # type: ignore[arg-type]
