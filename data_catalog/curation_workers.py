@@ -14,6 +14,8 @@ from itertools import chain, cycle, islice
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
+WORTH_STARTING = 3
+"""Batches for each worker from which starting them pays."""
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
@@ -25,10 +27,10 @@ class WorkerError(RuntimeError):
 def in_order(
     judge: Callable[[Batch], Result], batches: Iterable[Batch], *, num_workers: int
 ) -> Iterator[Result]:
-    """`map` over worker processes; a few batches are not worth the second that starting takes."""
+    """`map` over worker processes; a few batches are not worth the seconds that starting takes."""
     batches = iter(batches)
-    first = list(islice(batches, 2 * num_workers))
-    if num_workers < 2 or len(first) < 2 * num_workers:
+    first = list(islice(batches, WORTH_STARTING * num_workers))
+    if num_workers < 2 or len(first) < WORTH_STARTING * num_workers:
         yield from map(judge, chain(first, batches))
         return
     with ExitStack() as stack:
