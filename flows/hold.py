@@ -20,6 +20,7 @@ from pydantic import Field
 from infra.object_store import open_store
 from rstar2.types import GateVerdict, StageResult
 from tasks.ledger import Ledger, open_ledger
+from tasks.promotion import shown_evidence
 from tasks.promotion_answers import answer, newest_answer, remember_suspended
 
 SECONDS_PER_DAY = 86_400
@@ -83,7 +84,7 @@ def _ask_person(ledger: Ledger, held: StageResult, *, days: float) -> Literal["a
 
 
 def _description(ledger: Ledger, held: StageResult) -> str:
-    seen = "\n".join(f"- {name}: {value}" for name, value in sorted(held.gate.evidence.items()))
+    seen = "\n".join(f"- {name}: {value}" for name, value in shown_evidence(held.gate))
     return (
         f"**{held.stage} of the run {ledger.run} waits for a person**\n\n{held.gate.reason}\n\n"
         f"{seen}\n\nThe same answer by command: `{ledger.gate_command('approve')}` or "

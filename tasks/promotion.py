@@ -6,7 +6,7 @@ Reads the step series from the ledger; a decision is stored with its step.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from prefect import task
@@ -99,12 +99,12 @@ def _markdown(stage: str, decision: GateDecision, series: Sequence[StepMetrics])
     lines = [f"# {stage}: {decision.verdict}", "", decision.reason, "", "```"]
     lines += sparklines(series)
     lines += ["```", "", "| seen | value |", "|-|-|"]
-    return "\n".join(lines + [f"| {name} | {_text(v)} |" for name, v in _items(decision.evidence)])
+    return "\n".join(lines + [f"| {name} | {value} |" for name, value in shown_evidence(decision)])
 
 
-def _items(evidence: Mapping[str, object]) -> list[tuple[str, object]]:
-    return sorted(evidence.items())
-
-
-def _text(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def shown_evidence(decision: GateDecision) -> list[tuple[str, str]]:
+    """What the gate saw, by name, with four digits."""
+    return [
+        (name, f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in sorted(decision.evidence.items())
+    ]

@@ -10,34 +10,28 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from engine_builders import ask, single
+from prefect_servers import ROOT, rstar2, running_server, start_flow_run, wait_for
 from rollout_builders import make_rollout, make_turn
 
 from infra import services
 from infra.object_store import open_store
 from infra.ownership import read_owner
-from infra.prefect_api import get_json, post_json
 from infra.rollout.embedded import EmbeddedEngine
-from infra.sandbox.resident import stop_daemon
-from infra.settings import Settings, child_environment, prefect_variables
+from infra.settings import Settings
 from infra.trainer.local import LocalTrainer
 from rstar2.batching import build_samples
 from rstar2.config import RecipeConfig
 from rstar2.training.weights import build_tiny_model, weights_checksum
 from rstar2.types import Batch, Group
 from tasks.ledger import Ledger
-
-ROOT = Path(__file__).parents[2]
-WAIT_SECONDS = 240
 
 DRAWS = """
 import os, signal, sys
@@ -155,35 +149,8 @@ def test_p4_a_saved_and_resumed_policy_ends_bit_for_bit_in_the_uninterrupted_wei
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Services of their own, the server up."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    settings = Settings(
-        checkout=ROOT,
-        state_folder=tmp_path_factory.mktemp("state"),
-        api_url=f"http://127.0.0.1:{port}/api",
-        is_api_url_chosen=True,
-        s3_endpoint=None,
-    )
-    services.ensure_server(settings)
-    yield settings
-    services.stop_deployments(settings)
-    stop_daemon(settings.state_folder)
-    services.stop_server(settings)
-
-
-def rstar2(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    variables = prefect_variables(settings, settings.api_url)
-    variables["RSTAR2_STATE_FOLDER"] = str(settings.state_folder)
-    return subprocess.run(
-        [sys.executable, "-m", "flows.commands", *arguments],
-        env=child_environment(variables | {"PYTHONPATH": str(ROOT)}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    with running_server(tmp_path_factory.mktemp("state")) as settings:
+        yield settings
 
 
 @pytest.mark.slow
@@ -211,7 +178,8 @@ def test_p11_a_worker_killed_in_a_stage_the_next_run_goes_on_and_trains_nothing_
     """Worker and run die together, as with their machine; nobody tells Prefect."""
     storage = tmp_path / "runs"
     assert rstar2(settings, "up").returncode == 0
-    start_deployed(settings, storage)
+    parameters = {"profile": "smoke", "run": "drill", "set": [f"storage={storage}"]}
+    start_flow_run(settings, "rstar2/full-recipe", parameters)
     wait_for((storage / "drill" / "rl-1" / "manifest-step-00001.json").exists)
     kill_worker_and_run(settings, storage)
     committed = {path: path.stat().st_mtime_ns for path in storage.glob("drill/*/manifest-*.json")}
@@ -230,15 +198,6 @@ def test_p11_a_worker_killed_in_a_stage_the_next_run_goes_on_and_trains_nothing_
     assert tokens[0] < tokens[-1], "the second owner took the last step, and only he"
 
 
-def start_deployed(settings: Settings, storage: Path) -> None:
-    found = get_json(f"{settings.api_url}/deployments/name/rstar2/full-recipe")
-    assert isinstance(found, dict)
-    parameters = {"profile": "smoke", "run": "drill", "set": [f"storage={storage}"]}
-    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    url = f"{settings.api_url}/deployments/{found['id']}/create_flow_run"
-    assert isinstance(post_json(url, body), dict)
-
-
 def kill_worker_and_run(settings: Settings, storage: Path) -> None:
     worker = services.deployments_health(settings).pid
     owner = read_owner(open_store(str(storage)), "drill")
@@ -246,10 +205,3 @@ def kill_worker_and_run(settings: Settings, storage: Path) -> None:
     assert owner is not None
     os.kill(worker, signal.SIGKILL)
     os.kill(owner.pid, signal.SIGKILL)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {condition}"
-        time.sleep(0.05)

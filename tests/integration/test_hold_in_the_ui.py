@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
+from prefect_servers import WAIT_SECONDS, running_server, start_flow_run, state_of, wait_for
 
 from infra import services
-from infra.prefect_api import get_json, post_json
 from infra.settings import Settings
 
-ROOT = Path(__file__).parents[2]
-WAIT_SECONDS = 240
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 pytestmark = [
@@ -28,45 +24,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """Server and deployments, as `rstar2 up` leaves them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    settings = Settings(
-        checkout=ROOT,
-        state_folder=tmp_path_factory.mktemp("state"),
-        api_url=f"http://127.0.0.1:{port}/api",
-        is_api_url_chosen=False,
-        s3_endpoint=None,
-    )
-    serving = services.ensure_deployments(settings, services.ensure_server(settings))
-    services.wait_for_deployment(serving, "rstar2/full-recipe")
-    yield settings
-    services.stop_deployments(settings)
-    services.stop_server(settings)
-
-
-def start_held_recipe(settings: Settings, storage: Path) -> str:
-    """A `smoke` recipe whose first stage can only end in a hold; returns the flow run's id."""
-    found = get_json(f"{settings.api_url}/deployments/name/rstar2/full-recipe")
-    assert isinstance(found, dict)
-    changes = [f"storage={storage}", "gates.rl-1.threshold=0.0", "gates.rl-1.at_max_steps=hold"]
-    parameters = {"profile": "smoke", "run": "held", "set": changes}
-    created = post_json(
-        f"{settings.api_url}/deployments/{found['id']}/create_flow_run",
-        {"parameters": parameters, "state": {"type": "SCHEDULED"}},
-    )
-    assert isinstance(created, dict)
-    return str(created["id"])
-
-
-def wait_for_state(settings: Settings, flow_run: str, name: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    seen = ""
-    while seen != name:
-        assert time.monotonic() < deadline, f"{seen}, not {name}, after {WAIT_SECONDS} s"
-        found = get_json(f"{settings.api_url}/flow_runs/{flow_run}")
-        seen = str(found["state"]["name"]) if isinstance(found, dict) else ""
-        time.sleep(0.5)
+    with running_server(tmp_path_factory.mktemp("state")) as settings:
+        serving = services.ensure_deployments(settings, settings.api_url)
+        services.wait_for_deployment(serving, "rstar2/full-recipe")
+        yield settings
 
 
 def answer_in_browser(address: str, *, option: int) -> str:
@@ -94,11 +55,14 @@ def answer_in_browser(address: str, *, option: int) -> str:
 def test_a_held_recipe_is_approved_in_the_browser_and_runs_to_its_end(
     settings: Settings, tmp_path: Path
 ) -> None:
-    flow_run = start_held_recipe(settings, tmp_path)
-    wait_for_state(settings, flow_run, "Suspended")
+    """A `smoke` recipe whose first stage can only end in a hold."""
+    changes = [f"storage={tmp_path}", "gates.rl-1.threshold=0.0", "gates.rl-1.at_max_steps=hold"]
+    parameters = {"profile": "smoke", "run": "held", "set": changes}
+    flow_run = start_flow_run(settings, "rstar2/full-recipe", parameters)
+    wait_for(lambda: state_of(settings, flow_run) == "Suspended")
     page = f"{services.ui_url(settings.api_url)}/runs/flow-run/{flow_run}"
     said = answer_in_browser(page, option=1)
     assert "rl-1 of the run held waits for a person" in said
     assert "the stage reached its maximum of 3 steps" in said
     assert f"rstar2 gate approve held --storage {tmp_path}" in said
-    wait_for_state(settings, flow_run, "Completed")
+    wait_for(lambda: state_of(settings, flow_run) == "Completed")

@@ -5,69 +5,32 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from prefect_servers import environment, rstar2, running_server, start_flow_run, state_of, wait_for
 
-from infra import services
 from infra.object_store import open_store
 from infra.prefect_api import get_json, post_json
-from infra.settings import Settings, child_environment, prefect_variables
+from infra.settings import Settings
 from rstar2.profiles import load_config
 from rstar2.types import ArtifactRef, GateDecision, GateVerdict, StageResult
 from tasks.ledger import Ledger, start_run
-
-ROOT = Path(__file__).parents[2]
-WAIT_SECONDS = 90
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    settings = Settings(
-        checkout=ROOT,
-        state_folder=tmp_path_factory.mktemp("state"),
-        api_url=f"http://127.0.0.1:{port}/api",
-        is_api_url_chosen=False,
-        s3_endpoint=None,
-    )
-    services.ensure_server(settings)
-    yield settings
-    services.stop_server(settings)
-
-
-def environment(settings: Settings, **more: str) -> dict[str, str]:
-    variables = prefect_variables(settings, settings.api_url) | {
-        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-        "RSTAR2_STATE_FOLDER": str(settings.state_folder),
-        "PREFECT_API_URL": settings.api_url,
-        "PYTHONPATH": str(ROOT),
-    }
-    return child_environment(variables | more)
-
-
-def rstar2(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flows.commands", *arguments],
-        env=environment(settings),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    with running_server(tmp_path_factory.mktemp("state")) as settings:
+        yield settings
 
 
 SERVED = """
@@ -97,24 +60,15 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def serving(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The id of a deployment whose flow is the recipe's way through a hold, without training."""
+    """A deployment whose flow is the recipe's way through a hold, without training."""
     script = tmp_path_factory.mktemp("flow") / "held_flow.py"
     script.write_text(SERVED)
     process = subprocess.Popen([sys.executable, str(script)], env=environment(settings))
     url = f"{settings.api_url}/deployments/name/held/held"
     wait_for(lambda: isinstance(get_json(url), dict))
-    found = get_json(url)
-    assert isinstance(found, dict)
-    yield str(found["id"])
+    yield "held/held"
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=60)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_SECONDS} s: {condition}"
-        time.sleep(0.3)
 
 
 def held_run(storage: Path, run: str) -> Ledger:
@@ -130,24 +84,11 @@ def held_run(storage: Path, run: str) -> Ledger:
     return ledger
 
 
-def start(settings: Settings, deployment: str, storage: Path, run: str) -> str:
-    body = {"parameters": {"storage": str(storage), "run": run}, "state": {"type": "SCHEDULED"}}
-    created = post_json(f"{settings.api_url}/deployments/{deployment}/create_flow_run", body)
-    assert isinstance(created, dict)
-    return str(created["id"])
-
-
-def state_of(settings: Settings, flow_run: str) -> str:
-    found = get_json(f"{settings.api_url}/flow_runs/{flow_run}")
-    assert isinstance(found, dict)
-    return str(found["state"]["name"])
-
-
 def test_a_hold_suspends_and_goes_on_after_an_answer_by_command(
     settings: Settings, serving: str, tmp_path: Path
 ) -> None:
     held_run(tmp_path, "one")
-    flow_run = start(settings, serving, tmp_path, "one")
+    flow_run = start_flow_run(settings, serving, {"storage": str(tmp_path), "run": "one"})
     wait_for(lambda: state_of(settings, flow_run) == "Suspended")
     wait_for(lambda: rstar2(settings, "owner", "one", "--storage", str(tmp_path)).returncode == 1)
     said = rstar2(settings, "gate", "approve", "one", "--storage", str(tmp_path))
@@ -161,7 +102,7 @@ def test_an_answer_that_comes_before_the_flow_run_is_suspended_starts_it_again(
     settings: Settings, serving: str, tmp_path: Path
 ) -> None:
     held_run(tmp_path, "early")
-    flow_run = start(settings, serving, tmp_path, "early")
+    flow_run = start_flow_run(settings, serving, {"storage": str(tmp_path), "run": "early"})
     wait_for(lambda: state_of(settings, flow_run) == "Completed")
 
 
@@ -169,7 +110,7 @@ def test_a_hold_is_answered_in_the_form_of_the_ui(
     settings: Settings, serving: str, tmp_path: Path
 ) -> None:
     ledger = held_run(tmp_path, "two")
-    flow_run = start(settings, serving, tmp_path, "two")
+    flow_run = start_flow_run(settings, serving, {"storage": str(tmp_path), "run": "two"})
     wait_for(lambda: state_of(settings, flow_run) == "Suspended")
     url = f"{settings.api_url}/flow_runs/{flow_run}/resume"
     wrong = post_json(url, {"run_input": {"verdict": "perhaps"}})

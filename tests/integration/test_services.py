@@ -7,36 +7,17 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from prefect_servers import ROOT, free_port, prefect, settings_at
 
 from infra import services
 from infra.server_outage import await_server
-from infra.settings import Settings, child_environment, prefect_variables
-
-ROOT = Path(__file__).parents[2]
-
-
-def settings_at(folder: Path, port: int, *, is_chosen: bool = False) -> Settings:
-    return Settings(
-        checkout=ROOT,
-        state_folder=folder,
-        api_url=f"http://127.0.0.1:{port}/api",
-        is_api_url_chosen=is_chosen,
-        s3_endpoint=None,
-    )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from infra.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +31,6 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     yield settings
     services.stop_deployments(settings)
     services.stop_server(settings)
-
-
-def prefect(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "prefect", *arguments],
-        env=child_environment(prefect_variables(settings, settings.api_url)),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 def test_a_port_held_by_another_program_is_refused_with_the_remedy(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import socket
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Timer
 
 import pytest
+from prefect_servers import free_port
 
 from infra.server_outage import await_server
 from infra.services import ServiceError
@@ -27,9 +27,7 @@ class Healthy(BaseHTTPRequestHandler):
 @pytest.fixture
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     """A free one, at which the environment says that a server is which we did not start."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number = int(probe.getsockname()[1])
+    number = free_port()
     monkeypatch.setenv("RSTAR2_STATE_FOLDER", str(tmp_path))
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{number}/api")
     return number
