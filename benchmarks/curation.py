@@ -25,7 +25,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from curation_rows import CLEAN, write_rows
 
-from data_catalog.curation import PROBLEMS, VICTIMS, curate
+from data_catalog.curation.curate import PROBLEMS, VICTIMS, curate
 
 MAX_MEMORY_MB = 1500
 SAMPLED_EVERY = 0.05

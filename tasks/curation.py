@@ -15,7 +15,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from data_catalog.curation import COUNTS, PROBLEMS, VICTIMS, Curation, curate, read_curation
+from data_catalog.curation.curate import COUNTS, PROBLEMS, VICTIMS, Curation, curate, read_curation
 from rstar2.curation import RULES, CurationConfig
 from tasks.ledger import Ledger
 from tasks.promotion import artifact_key

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 if TYPE_CHECKING:
-    from data_catalog.curation import Curation
+    from data_catalog.curation.curate import Curation
 
 Several = Parameter(negative="", consume_multiple=False)
 
@@ -48,8 +48,8 @@ def ingest(
     set
         Overrides one of them, as in `curation.max_answer_digits=18`; may be repeated.
     """
-    from data_catalog.curation import curate, curation_table
-    from data_catalog.curation_rows import mapped_columns
+    from data_catalog.curation.curate import curate, curation_table
+    from data_catalog.curation.rows import mapped_columns
     from rstar2.config import ConfigError
     from rstar2.profiles import load_config
 
@@ -70,7 +70,7 @@ def ingest(
 
 
 def _print_next(result: Curation, out: Path) -> None:
-    from data_catalog.curation import PROBLEMS, VICTIMS
+    from data_catalog.curation.curate import PROBLEMS, VICTIMS
 
     print(f"every row left out, with its reason: {out / VICTIMS}")
     if result.num_kept:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_catalog.curation import PROBLEMS, curate
+from data_catalog.curation.curate import PROBLEMS, curate
 from data_catalog.lineage import explain_problem, problem_text
 from data_catalog.queries import open_catalog
 from infra.object_store import open_store

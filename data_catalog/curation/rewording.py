@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from data_catalog.curation_spelling import CRITICAL, Spelling, content
+from data_catalog.curation.spelling import CRITICAL, Spelling, content
 
 MIN_WORDS = 8
 """Shorter questions have too few words to tell a rewording from another problem."""

@@ -22,20 +22,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data_catalog.curation_groups import (
+from data_catalog.curation.groups import (
     counted,
     has_reference,
     judge_groups,
     judged_rows,
     open_scratch,
 )
-from data_catalog.curation_inputs import (
+from data_catalog.curation.inputs import (
     BATCH_ROWS,
     EvaluationSet,
     read_evaluation,
     stage_counts,
 )
-from data_catalog.curation_rows import Columns, stage_rows
+from data_catalog.curation.rows import Columns, stage_rows
 from rstar2.curation import RULES, CurationConfig
 
 MEMORY = "512MB"

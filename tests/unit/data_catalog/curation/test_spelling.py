@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from data_catalog.curation_spelling import phrase_words, spell
+from data_catalog.curation.spelling import phrase_words, spell
 
 QUESTION = (
     r"Let $x \leq 3$ and $y = x^{2} + \dfrac{1}{2}$. Find, in cm, the sum of 1,000 such numbers."

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from data_catalog.curation_spelling import Spelling, phrase_words, spell
+from data_catalog.curation.spelling import Spelling, phrase_words, spell
 
 Gram = tuple[str, ...]
 MIN_SHARE = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_catalog.curation_answers import judge_answer
+from data_catalog.curation.answers import judge_answer
 from rstar2.curation import CurationConfig
 
 

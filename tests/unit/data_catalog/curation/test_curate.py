@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_catalog.curation import (
+from data_catalog.curation.curate import (
     COUNTS,
     PROBLEMS,
     VICTIMS,
@@ -20,9 +20,9 @@ from data_catalog.curation import (
     curate,
     read_curation,
 )
-from data_catalog.curation_groups import ComparisonError
-from data_catalog.curation_rows import Columns
-from data_catalog.curation_workers import WorkerError, in_order
+from data_catalog.curation.groups import ComparisonError
+from data_catalog.curation.rows import Columns
+from data_catalog.curation.workers import WorkerError, in_order
 from data_catalog.row_sources import SourceError
 from data_catalog.sources import read_source
 from rstar2.curation import RULES, CurationConfig

@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_catalog.curation_contamination import EvaluationWords
+from data_catalog.curation.contamination import EvaluationWords
 from data_catalog.layouts import Layout, field, find_layout, question_text, top_level
 from data_catalog.row_sources import Row, RowSource, SourceError, open_rows
 from rstar2.curation import CurationConfig

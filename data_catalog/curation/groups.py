@@ -1,6 +1,6 @@
 """The second pass of the curation: rows compared with each other, rule after rule.
 
-Reads the staging file of `curation_rows` with DuckDB under a memory limit, which spills into the scratch
+Reads the staging file of `rows` with DuckDB under a memory limit, which spills into the scratch
 folder; writes nowhere else. Each rule sees only what the rules before it left. Fills a table `verdicts`:
 a row for each row that falls, with its rule, the reason and the row that stands for it.
 """
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_catalog.catalog import WITHOUT_PROGRESS
-from data_catalog.curation_rewording import Rewordings
-from data_catalog.curation_spelling import spell
+from data_catalog.curation.rewording import Rewordings
+from data_catalog.curation.spelling import spell
 from rstar2.curation import CurationConfig
 
 FETCHED_ROWS = 4096

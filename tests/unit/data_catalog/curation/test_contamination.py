@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from data_catalog.curation_contamination import EvaluationWords
-from data_catalog.curation_spelling import phrase_words, spell
+from data_catalog.curation.contamination import EvaluationWords
+from data_catalog.curation.spelling import phrase_words, spell
 
 PHRASE = "where m and n are relatively prime positive integers"
 QUESTIONS = (

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_catalog.curation_answers import judge_answer
-from data_catalog.curation_inputs import (
+from data_catalog.curation.answers import judge_answer
+from data_catalog.curation.inputs import (
     BATCH_ROWS,
     EvaluationSet,
     batched,
@@ -26,8 +26,8 @@ from data_catalog.curation_inputs import (
     read_counts,
     unreadable_message,
 )
-from data_catalog.curation_spelling import content, spell
-from data_catalog.curation_workers import in_order
+from data_catalog.curation.spelling import content, spell
+from data_catalog.curation.workers import in_order
 from data_catalog.layouts import Layout, field, top_level
 from data_catalog.row_sources import Row, RowSource, SourceError, open_rows
 from data_catalog.sources import choose_layout, problem_of, wanted_columns

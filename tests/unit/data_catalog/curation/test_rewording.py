@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from data_catalog.curation_rewording import MIN_WORDS, Rewordings
-from data_catalog.curation_spelling import spell
+from data_catalog.curation.rewording import MIN_WORDS, Rewordings
+from data_catalog.curation.spelling import spell
 
 QUESTION = "Tom has 17 apples and buys 25 more at the market. How many apples are there altogether?"
 
