@@ -145,9 +145,9 @@ class S3Faults:
             return "AccessDenied"
         if not self.is_flaky:
             return None
-        if turn % 4 == 3:
+        if turn % 8 == 3:
             time.sleep(1.0)
-        return ("drop", "SlowDown", "InternalError", None)[turn % 4]
+        return {0: "drop", 1: "SlowDown", 2: "InternalError"}.get(turn % 8)
 
     def num_uploads(self, bench: Bench, key: str) -> int:
         """How often the object was written."""
@@ -162,7 +162,10 @@ class S3Faults:
         self.refuses = False
 
     def be_flaky(self, _: Bench, __: Start, pid: int) -> None:
-        """Of four requests: one reply lost after it was carried out, one 503, one 500, one slow."""
+        """Of eight requests: one reply lost after it was carried out, one 503, one 500, one slow.
+
+        Not more of them: boto3 gives up at once where a process has retried too much of late.
+        """
         self.is_flaky = True
         os.kill(pid, signal.SIGCONT)
         time.sleep(FLAKY_SECONDS)
