@@ -43,7 +43,8 @@ from crash_bench import (
     wait_for_end,
 )
 from crash_drill import END, Drill
-from crash_faults import BUCKET, Fault, S3Faults
+from crash_faults import Fault, S3Faults
+from s3_servers import BUCKET
 
 from infra import services
 

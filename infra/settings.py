@@ -64,8 +64,6 @@ def prefect_variables(settings: Settings, api_url: str) -> dict[str, str]:
         "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
-        # A connection that breaks is tried again after 2, 4, 8 … s: for 8 minutes instead of one.
-        "PREFECT_CLIENT_MAX_RETRIES": "8",
         # Six tasks a step would each say that they finished; the step's own line says it all.
         "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "WARNING",
     }
