@@ -45,6 +45,12 @@ def await_server(*, wait_seconds: float = WAIT_SECONDS) -> None:
         time.sleep(1.0)
 
 
+def is_server_away() -> bool:
+    """Whether the server that this process reports to does not answer now."""
+    settings = load_settings()
+    return settings.is_api_url_chosen and not is_healthy(settings.api_url)
+
+
 def _is_ours(settings: Settings) -> bool:
     """Whether this checkout started the server at that address, be it alive or not."""
     try:

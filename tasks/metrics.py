@@ -7,6 +7,7 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
+from infra.server_outage import is_server_away
 from rstar2.protocols import TrainMetrics
 from rstar2.rollout_files import read_rollouts
 from rstar2.statistics import rollout_statistics
@@ -87,5 +88,7 @@ class Progress:
         if self._artifact_id is None or time.monotonic() - self._last < PROGRESS_SECONDS:
             return
         self._last = time.monotonic()
+        if is_server_away():
+            return  # Prefect would try for a minute, and the step with it
         with shown("the progress"):
             update_progress_artifact(self._artifact_id, progress=100.0 * step / self._max_steps)

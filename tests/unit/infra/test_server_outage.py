@@ -10,7 +10,7 @@ from threading import Timer
 import pytest
 from prefect_servers import free_port
 
-from infra.server_outage import await_server
+from infra.server_outage import await_server, is_server_away
 from infra.services import ServiceError
 
 
@@ -60,5 +60,7 @@ def test_a_server_that_stays_away_is_named(port: int) -> None:
 def test_a_process_that_reports_to_no_server_waits_for_none(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert is_server_away()
     monkeypatch.delenv("PREFECT_API_URL")
+    assert not is_server_away()
     await_server(wait_seconds=0.0)
