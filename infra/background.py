@@ -125,15 +125,22 @@ def one_at_a_time(lock_file: Path, *, work: str, seconds: float) -> Iterator[Non
     """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     with lock_file.open("w") as lock:
-        deadline = time.monotonic() + seconds
-        while not _is_locked_now(lock):
-            if time.monotonic() > deadline:
-                raise BusyError(
-                    f"another process has been {work} for over {seconds:g} s; end it "
-                    f"(`fuser {lock_file}` names it), then try again"
-                )
-            time.sleep(0.02)
+        if not is_locked_within(lock, seconds):
+            raise BusyError(
+                f"another process has been {work} for over {seconds:g} s; end it "
+                f"(`fuser {lock_file}` names it), then try again"
+            )
         yield
+
+
+def is_locked_within(file: IO[str], seconds: float) -> bool:
+    """Whether this process got the lock of the open file in that time."""
+    deadline = time.monotonic() + seconds
+    while not _is_locked_now(file):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def _is_locked_now(file: IO[str]) -> bool:

@@ -7,7 +7,6 @@ never imports it. The sandbox daemon starts and stops through `infra.sandbox.cli
 
 from __future__ import annotations
 
-import fcntl
 import socket
 import sys
 import time
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 from infra.background import (
     BackgroundProcess,
     find_background,
+    is_locked_within,
     is_running,
     last_lines,
     one_at_a_time,
@@ -30,6 +30,8 @@ from infra.background import (
 from infra.prefect_api import LOOPBACK, get_json
 from infra.settings import Settings, child_environment, prefect_variables
 
+ENDING_SECONDS = 10.0
+"""A killed server is gone at once for its starter, but holds its files until its threads have ended."""
 START_LIMIT_SECONDS = 180.0
 """A cold start on a busy two-core machine was seen to take 50 s."""
 NUM_PORTS_TRIED = 20
@@ -241,14 +243,12 @@ def _claimed_home(settings: Settings) -> Iterator[int]:
     settings.prefect_home.mkdir(parents=True, exist_ok=True)
     path = settings.prefect_home / "server.lock"
     with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not is_locked_within(lock, ENDING_SECONDS):
             raise ServiceError(
                 f"a Prefect server works on {settings.prefect_home} already, but is not the one that "
                 f"{server_file(settings)} names: end it (`fuser {path}` shows its process), then "
                 "start again"
-            ) from None
+            )
         yield lock.fileno()
 
 

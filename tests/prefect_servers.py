@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 from infra import services
 from infra.prefect_api import get_json, post_json
@@ -82,20 +84,30 @@ def prefect(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[
 
 def start_flow_run(settings: Settings, deployment: str, parameters: Mapping[str, object]) -> str:
     """Has the server run `FLOW/DEPLOYMENT` now; returns the flow run's id."""
-    found = get_json(f"{settings.api_url}/deployments/name/{deployment}")
-    assert isinstance(found, dict)
-    created = post_json(
-        f"{settings.api_url}/deployments/{found['id']}/create_flow_run",
-        {"parameters": parameters, "state": {"type": "SCHEDULED"}},
-    )
-    assert isinstance(created, dict)
-    return str(created["id"])
+    address = f"{settings.api_url}/deployments/name/{deployment}"
+    found = answered(lambda: get_json(address))
+    body = {
+        "parameters": parameters,
+        "state": {"type": "SCHEDULED"},
+        "idempotency_key": uuid4().hex,  # asked again, the server answers with the same flow run
+    }
+    url = f"{settings.api_url}/deployments/{found['id']}/create_flow_run"
+    return str(answered(lambda: post_json(url, body))["id"])
 
 
 def state_of(settings: Settings, flow_run: str) -> str:
-    found = get_json(f"{settings.api_url}/flow_runs/{flow_run}")
-    assert isinstance(found, dict)
+    found = answered(lambda: get_json(f"{settings.api_url}/flow_runs/{flow_run}"))
     return str(found["state"]["name"])
+
+
+def answered(ask: Callable[[], object]) -> dict[str, Any]:
+    """The server's answer; a busy one is asked again."""
+    for _ in range(12):
+        answer = ask()
+        if isinstance(answer, dict):
+            return answer
+        time.sleep(1.0)
+    raise AssertionError("no answer from the server")
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

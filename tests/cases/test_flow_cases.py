@@ -167,7 +167,7 @@ def test_p9_a_rollout_producer_that_raises_fails_the_run_with_its_error(
         *("--set", f"model.base={base}"),
     )
     assert ended.returncode != 0
-    assert "rollout evaluation/sft/" in ended.stderr
+    assert "rollout evaluation/base/" in ended.stderr
     assert "but the model's longest sequence is 64" in ended.stderr
 
 
