@@ -17,6 +17,7 @@ from rstar2.batching import build_samples
 from rstar2.config import StageConfig
 from rstar2.roc import resample_on_correct
 from rstar2.rollout_files import read_rollouts, write_batch
+from rstar2.statistics import RolloutStatistics, rollout_statistics
 from rstar2.types import ArtifactRef, Batch, Group
 from tasks.resources import Resources
 from tasks.rollouts import derived_seed
@@ -31,6 +32,8 @@ class BuiltBatch:
     kept_rollout_ids: tuple[str, ...]
     dropped: dict[str, str]
     """Reason by problem id."""
+    statistics: RolloutStatistics
+    """Of all sampled rollouts, taken here since here they are read."""
     seconds: float
 
 
@@ -62,6 +65,7 @@ def build_batch(
         num_groups=len(kept),
         kept_rollout_ids=tuple(r.rollout_id for group in kept for r in group.rollouts),
         dropped=dropped,
+        statistics=rollout_statistics(groups, group_size=settings.group_size),
         seconds=time.perf_counter() - started,
     )
 

@@ -9,8 +9,6 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 from infra.server_outage import is_server_away
 from rstar2.protocols import TrainMetrics
-from rstar2.rollout_files import read_rollouts
-from rstar2.statistics import rollout_statistics
 from rstar2.step_metrics import StepMetrics
 from tasks.batches import BuiltBatch
 from tasks.pictures import shown
@@ -35,11 +33,10 @@ def step_metrics_of(
 ) -> StepMetrics:
     """The step's row. Rates are over ALL sampled rollouts, before RoC and before groups dropped."""
     settings = resources.config.stages[stage]
-    groups = read_rollouts(resources.ledger.store.local_path(collected.rollouts))
     return StepMetrics(
         stage=stage,
         step=step,
-        **rollout_statistics(groups, group_size=settings.group_size),
+        **built.statistics,
         num_groups_trained=built.num_groups,
         is_thin=built.num_groups < settings.min_groups,
         loss=trained.loss,
