@@ -24,7 +24,7 @@ from data_catalog.ingest import ingest
 from data_catalog.records import Manifest
 from rstar2.types import ArtifactRef
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MIN_SECONDS_BETWEEN = 5.0
 """A run publishes at most so often, except where a stage ends."""
 WITHOUT_PROGRESS = "set enable_progress_bar = false"

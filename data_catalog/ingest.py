@@ -18,15 +18,15 @@ from typing import Any
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
 
+from data_catalog.filter_rows import pass_rate_rows, verdict_rows
 from data_catalog.records import Manifest, manifest_from_json, manifest_json
 from rstar2.types import TOOL_ERRORS, ArtifactRef
 
 FACT_TABLES = (
-    "manifests", "runs", "steps", "problems", "problem_sets", "draws", "filter_verdicts", "attempts",
-    "gates", "checkpoints", "artefacts", "evaluations",
+    "manifests", "runs", "steps", "problems", "problem_sets", "draws", "pass_rates", "filter_verdicts",
+    "attempts", "gates", "checkpoints", "artefacts", "evaluations",
 )  # fmt: skip
 DERIVED_TABLES = ("stages", "problem_stage", "lineage")
-DECISIONS = {"keep": "kept", "drop": "filtered"}
 
 Resolve = Callable[[ArtifactRef], Path]
 Row = dict[str, object]
@@ -146,9 +146,8 @@ def _add(target: Target) -> None:
             target.insert("problem_sets", list(_quarantined_rows(target)))
         case "step":
             _add_step(target)
-        case "filter":
-            _add_attempts(target, purpose="filter")
-            target.insert("filter_verdicts", list(_verdict_rows(target)))
+        case "chunk" | "filter":
+            _add_filter(target)
         case "evaluation":
             _add_attempts(target, purpose="evaluation")
             target.insert("evaluations", list(_score_rows(target)))
@@ -172,6 +171,18 @@ def _add_step(target: Target) -> None:
     if target.value("gate"):
         target.insert("gates", [_gate_row(target, is_final=False)])
     target.insert("checkpoints", list(_checkpoint_rows(target, is_stage_end=False)))
+
+
+def _add_filter(target: Target) -> None:
+    manifest = target.manifest
+    if "rollouts" in manifest.parts:  # of a chunk, or of a whole filter from before there were any
+        _add_attempts(target, purpose="filter")
+    if manifest.kind == "chunk":
+        rows = [target.place | row for row in pass_rate_rows(manifest)]
+        target.insert("pass_rates", rows)
+        return
+    place = {name: target.place[name] for name in ("manifest_id", "run", "stage")}
+    target.insert("filter_verdicts", [place | row for row in verdict_rows(manifest)])
 
 
 def _add_result(target: Target) -> None:
@@ -211,21 +222,6 @@ def _quarantined_rows(target: Target) -> Iterator[Row]:
     for row in target.value("quarantined") or []:
         names = ("problem_id", "reason")
         yield place | {name: row.get(name) for name in names} | {"is_quarantined": True}
-
-
-def _verdict_rows(target: Target) -> Iterator[Row]:
-    place = {name: target.place[name] for name in ("manifest_id", "run", "stage")}
-    checkpoint = _address(target.value("checkpoint"))
-    for verdict in target.value("verdicts") or []:
-        yield place | {
-            "problem_id": verdict["problem_id"],
-            "decision": DECISIONS[verdict["decision"]],
-            "reason": verdict["reason"],
-            "num_attempts": verdict["num_rollouts"],
-            "num_decided": verdict["num_decided"],
-            "num_correct": verdict["num_correct"],
-            "checkpoint": checkpoint,
-        }
 
 
 def _gate_row(target: Target, *, is_final: bool) -> Row:

@@ -19,7 +19,10 @@ file, `num_rows`, `num_kept`, `victims` by rule |
 | `stage` | | a `StageResult`: how SFT or an RL stage ended; `resources`: their health then |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate`, `losses` |
-| `filter` | `rollouts`; `problems`: those it kept | `checkpoint`, `verdicts`, `losses`, `resources` |
+| `chunk` | `rollouts` of the filter's next problems; its number is `step` | `tries` (counts by \
+problem), `measured` (checkpoint, sampler, seed, verifier), `losses` |
+| `filter` | `problems`: those it kept | `checkpoint`, `band`, `verdicts`, `losses`, `resources`; \
+before there were chunks also the part `rollouts` |
 | `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, \
 `totals`, `losses`, `checkpoint` (none where it was taken after a step that stored none) |
 """
@@ -35,8 +38,8 @@ from typing import Any, Literal
 from rstar2.types import ArtifactRef
 
 ManifestKind = Literal[
-    "run", "base", "conversations", "checkpoint", "problems", "step", "stage", "answer", "filter",
-    "evaluation",
+    "run", "base", "conversations", "checkpoint", "problems", "step", "stage", "answer", "chunk",
+    "filter", "evaluation",
 ]  # fmt: skip
 
 

@@ -140,10 +140,35 @@ comment on column draws.num_attempts is 'Rollouts sampled.';
 comment on column draws.num_decided is 'Rollouts with a reward.';
 comment on column draws.num_correct is 'Rollouts with reward 1.';
 
+create table pass_rates (
+    manifest_id integer, run varchar, stage varchar, step integer, problem_id varchar,
+    num_attempts integer, num_decided integer, num_correct integer,
+    pass_rate double as (num_correct / nullif(num_decided, 0)),
+    checkpoint varchar, temperature double, top_p double, max_response_tokens integer,
+    max_turns integer, seed bigint, verifier varchar
+);
+comment on table pass_rates is 'What the difficulty filter measured, and under which conditions.';
+comment on column pass_rates.manifest_id is 'Where the row comes from.';
+comment on column pass_rates.run is 'Name of the run.';
+comment on column pass_rates.stage is 'Name of the filter pass.';
+comment on column pass_rates.step is '1-based number of the chunk it was sampled in.';
+comment on column pass_rates.problem_id is 'The problem.';
+comment on column pass_rates.num_attempts is 'Rollouts sampled.';
+comment on column pass_rates.num_decided is 'Rollouts with a reward.';
+comment on column pass_rates.num_correct is 'Rollouts with reward 1.';
+comment on column pass_rates.pass_rate is 'Correct / decided, in [0, 1]; null where none was decided.';
+comment on column pass_rates.checkpoint is 'Address of the policy that tried.';
+comment on column pass_rates.temperature is 'Sampling temperature.';
+comment on column pass_rates.top_p is 'Nucleus that was sampled from.';
+comment on column pass_rates.max_response_tokens is 'Limit of sampled and observation tokens.';
+comment on column pass_rates.max_turns is 'Limit of turns.';
+comment on column pass_rates.seed is 'Seed of the run, from which that of each rollout follows.';
+comment on column pass_rates.verifier is 'Grading rules and libraries that judged the answers.';
+
 create table filter_verdicts (
     manifest_id integer, run varchar, stage varchar, problem_id varchar, decision varchar,
-    reason varchar, num_attempts integer, num_decided integer, num_correct integer,
-    checkpoint varchar
+    is_undecided boolean, reason varchar, num_attempts integer, num_decided integer,
+    num_correct integer, min_correct integer, max_correct integer, checkpoint varchar
 );
 comment on table filter_verdicts is 'What the difficulty filter decided, problem by problem.';
 comment on column filter_verdicts.manifest_id is 'Where the row comes from.';
@@ -151,10 +176,14 @@ comment on column filter_verdicts.run is 'Name of the run.';
 comment on column filter_verdicts.stage is 'Name of the filter pass.';
 comment on column filter_verdicts.problem_id is 'The problem.';
 comment on column filter_verdicts.decision is 'kept or filtered.';
+comment on column filter_verdicts.is_undecided is
+    'Kept since too few attempts were decided to tell its band; null in runs from before bands.';
 comment on column filter_verdicts.reason is 'Why, with the numbers seen.';
 comment on column filter_verdicts.num_attempts is 'Rollouts sampled.';
 comment on column filter_verdicts.num_decided is 'Rollouts with a reward.';
 comment on column filter_verdicts.num_correct is 'Rollouts with reward 1.';
+comment on column filter_verdicts.min_correct is 'Fewest correct of the band that was applied.';
+comment on column filter_verdicts.max_correct is 'Most correct of the band that was applied.';
 comment on column filter_verdicts.checkpoint is 'Address of the policy that tried.';
 
 create table problem_stage (
@@ -189,7 +218,7 @@ comment on table attempts is 'Every rollout: one attempt at a problem.';
 comment on column attempts.manifest_id is 'Where the row comes from.';
 comment on column attempts.run is 'Name of the run.';
 comment on column attempts.stage is 'Stage.';
-comment on column attempts.step is '1-based within the stage; null outside RL steps.';
+comment on column attempts.step is '1-based within the stage; of a filter its chunk; else null.';
 comment on column attempts.purpose is 'training, filter or evaluation.';
 comment on column attempts.evaluation is 'Name of the evaluation; null elsewhere.';
 comment on column attempts.problem_id is 'The problem.';

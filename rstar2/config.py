@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from rstar2.config_section import Count, Rate, Seconds, Section
 from rstar2.curation import CurationConfig
+from rstar2.filter_config import FilterConfig
 from rstar2.gate_config import GateConfig
 
 
@@ -212,23 +213,6 @@ class StageConfig(Section):
         if sum(self.shares.values()) > 1.0 + 1e-9:
             raise ValueError(
                 f"shares sum to {sum(self.shares.values()):.3f}: expected at most 1.0; lower one"
-            )
-        return self
-
-
-class FilterConfig(Section):
-    """The difficulty filter (report §4.2): problems the policy always solves are dropped."""
-
-    num_rollouts: Count = 8
-    drop_at: Count = 8
-    """Dropped when at least so many of the rollouts are correct."""
-
-    @model_validator(mode="after")
-    def _check(self) -> FilterConfig:
-        if self.drop_at > self.num_rollouts:
-            raise ValueError(
-                f"drop_at = {self.drop_at} can never be reached with num_rollouts = "
-                f"{self.num_rollouts}; set drop_at to at most num_rollouts"
             )
         return self
 

@@ -107,6 +107,7 @@ NOT_IDENTITY = frozenset(
         "profile",
         "storage",
         "hold_days",
+        "filter.problems_per_chunk",
         "sandbox.address",
         "sandbox.num_slots",
         "sandbox.remembers_pure_calls",
@@ -115,9 +116,10 @@ NOT_IDENTITY = frozenset(
 )
 """Settings that may change between two starts of one run, because no result can depend on them: what
 a profile is called, where things are kept, how long a person is waited for; which sandbox runs the
-calls, how many at once, and whether a pure one is run again; how problem files were chosen from, since
-what a file holds is in the identity itself. The sandbox's limits and its weakest
-isolation stay in the identity: whether a call times out or may see a file decides rewards."""
+calls, how many at once, and whether a pure one is run again; how much the filter samples before it
+commits; how problem files were chosen from, since what a file holds is in the identity itself. The
+sandbox's limits and its weakest isolation stay in the identity: whether a call times out or may see a
+file decides rewards."""
 
 
 def config_hash(config: RecipeConfig) -> str:

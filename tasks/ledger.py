@@ -1,8 +1,9 @@
 """The ledger of one run: its committed manifests, and nothing else is true.
 
-Reads and writes small JSON manifests through the object store, one for each step, stage, filter pass
-and evaluation, written last and only once. A part (rollouts, batch, checkpoint) that no manifest
-names does not exist. One owner per run (`infra.ownership`): whoever was taken over commits nothing.
+Reads and writes small JSON manifests through the object store, one for each step, stage, chunk of the
+filter, filter and evaluation, written last and only once. A part (rollouts, batch, checkpoint) that no
+manifest names does not exist. One owner per run (`infra.ownership`): whoever was taken over commits
+nothing.
 Deliberately does not know Prefect: a run is resumed from here, whatever Prefect's state says.
 """
 
@@ -132,10 +133,10 @@ class Ledger:
         rows = manifest.values.get("resources", []) if manifest else []
         return tuple(ResourceHealth(**row) for row in rows)
 
-    def step_losses(self, stage: str) -> Losses:
+    def step_losses(self, stage: str, kind: str = "step") -> Losses:
         """What the stage's committed steps lost and redid, over every process that took them."""
         total = Losses()
-        for manifest in self.steps(stage):
+        for manifest in self.steps(stage, kind):
             total = total.plus(Losses(**manifest.values.get("losses", {})))
         return total
 
@@ -228,10 +229,14 @@ def start_run(
 
 
 def check_unchanged(ledger: Ledger, config: RecipeConfig, inputs: Mapping[str, str]) -> None:
-    """Raises `LedgerError` naming each setting or file that differs from the run's own."""
+    """Raises `LedgerError` naming each setting or file that differs from the run's own.
+
+    A setting that came after the run was started counts as its default.
+    """
     known = ledger.find("run")
     assert known is not None, "the run is registered"
-    changes = config_difference(json.loads(known.values["config"]), config.model_dump(mode="json"))
+    started_with = ledger.config().model_dump(mode="json")
+    changes = config_difference(started_with, config.model_dump(mode="json"))
     changes += difference(known.values["inputs"], inputs)
     if changes:
         raise LedgerError(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rollout_builders import make_group, make_step
 
 from data_catalog.catalog import publish
 from data_catalog.records import Manifest
+from rstar2.difficulty import difficulty_verdicts, tries_of, verdict_row
+from rstar2.filter_config import FilterConfig
 from rstar2.rollout_files import write_problems, write_rollouts
 from rstar2.types import (
     ArtifactRef,
@@ -146,32 +148,72 @@ def make_result(
     )
 
 
-def make_filter(
-    folder: Path, groups: Sequence[Group], *, checkpoint: str, run: str = "demo", minute: int = 4
+def make_chunk(
+    folder: Path,
+    number: int,
+    groups: Sequence[Group],
+    *,
+    checkpoint: str,
+    run: str = "demo",
+    minute: int = 4,
 ) -> Manifest:
-    uri = f"{run}/difficulty-filter/rollouts.parquet"
-    verdicts = []
-    for group in groups:
-        num_correct = sum(r.reward == 1.0 for r in group.rollouts)
-        is_dropped = num_correct == len(group.rollouts)
-        verdicts.append(
-            {
-                "problem_id": group.problem_id,
-                "num_correct": num_correct,
-                "num_decided": len(group.rollouts),
-                "num_rollouts": len(group.rollouts),
-                "decision": "drop" if is_dropped else "keep",
-                "reason": f"solved {num_correct} of {len(group.rollouts)}",
-            }
-        )
+    """Of the filter: sampled at temperature 1 by `checkpoint`."""
+    uri = f"{run}/difficulty-filter/chunk-{number}/rollouts.parquet"
+    measured = {
+        "checkpoint": make_ref("checkpoint", checkpoint),
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "max_response_tokens": 96,
+        "max_turns": 4,
+        "seed": 5,
+        "verifier": "rules 12ab",
+    }
+    return Manifest(
+        run=run,
+        stage="difficulty-filter",
+        kind="chunk",
+        step=number,
+        created_at=at(minute),
+        parts={"rollouts": make_rollouts(folder, uri, groups)},
+        values={"tries": [asdict(tries_of(group)) for group in groups], "measured": measured},
+    )
+
+
+def make_filter(
+    groups: Sequence[Group], *, checkpoint: str, run: str = "demo", minute: int = 4
+) -> Manifest:
+    """Drops what is always solved, as the chunks with these groups measured it."""
+    config = FilterConfig(num_rollouts=len(groups[0].rollouts))
+    verdicts = difficulty_verdicts([tries_of(group) for group in groups], config)
+    said = [f"solved {v.tries.num_correct} of {v.tries.num_decided}" for v in verdicts]
+    lowest, highest = config.band
     return Manifest(
         run=run,
         stage="difficulty-filter",
         kind="filter",
         created_at=at(minute),
-        parts={"rollouts": make_rollouts(folder, uri, groups)},
-        values={"checkpoint": make_ref("checkpoint", checkpoint), "verdicts": verdicts},
+        values={
+            "checkpoint": make_ref("checkpoint", checkpoint),
+            "band": {"min_correct": lowest, "max_correct": highest},
+            "verdicts": [
+                verdict_row(verdict) | {"reason": reason}
+                for verdict, reason in zip(verdicts, said, strict=True)
+            ],
+        },
     )
+
+
+def make_whole_filter(
+    folder: Path, groups: Sequence[Group], *, checkpoint: str, minute: int = 4
+) -> Manifest:
+    """As runs had it before there were chunks and bands."""
+    made = make_filter(groups, checkpoint=checkpoint, minute=minute)
+    part = make_rollouts(folder, "demo/difficulty-filter/rollouts.parquet", groups)
+    verdicts = [dict(row) for row in made.values["verdicts"]]
+    for row in verdicts:
+        del row["is_undecided"]
+    values = {"checkpoint": made.values["checkpoint"], "verdicts": verdicts}
+    return replace(made, parts={"rollouts": part}, values=values)
 
 
 def make_evaluation(
@@ -220,6 +262,7 @@ def small_run(folder: Path, run: str = "demo") -> list[Manifest]:
     easy, hard = [1.0, 1.0], [1.0, 0.0]
     always = "all rollouts correct"
     last = f"{run}/rl-1/step-2/checkpoint"
+    sampled = [make_group(easy, problem_id="a1"), make_group(hard, problem_id="b1")]
     return [
         make_run_manifest(run),
         make_result("sft", 30, run=run, minute=1, checkpoint=f"{run}/sft/checkpoint"),
@@ -243,13 +286,9 @@ def small_run(folder: Path, run: str = "demo") -> list[Manifest]:
             minute=4,
         ),
         make_result("rl-1", 2, run=run, minute=5),
-        make_filter(
-            folder,
-            [make_group(easy, problem_id="a1"), make_group(hard, problem_id="b1")],
-            checkpoint=last,
-            run=run,
-            minute=6,
-        ),
+        make_chunk(folder, 1, sampled[:1], checkpoint=last, run=run, minute=6),
+        make_chunk(folder, 2, sampled[1:], checkpoint=last, run=run, minute=6),
+        make_filter(sampled, checkpoint=last, run=run, minute=6),
         make_problem_set(folder, "rl-3", ["a2", "b1", "b2"], run=run, minute=7),
         make_step_manifest(
             folder,

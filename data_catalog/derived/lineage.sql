@@ -6,12 +6,14 @@ with parts as (
 rollouts as (from parts where name = 'rollouts'),
 batches as (from parts where name = 'batch'),
 sets as (
-    select uri, stage, kind,
-        lag(manifest_id) over (order by created_at, manifest_id) as previous_id,
-        lag(kind) over (order by created_at, manifest_id) as previous_kind
-    from parts
-    where (kind = 'problems' and name = 'problems') or (kind = 'filter' and name = 'rollouts')
+    select uri, m.stage, m.kind, lag(m.stage) over later as previous_stage,
+        lag(m.kind) over later as previous_kind
+    from manifests as m left join artefacts as a
+        on a.manifest_id = m.manifest_id and a.name = 'problems'
+    where m.run = $run and (m.kind = 'filter' or (m.kind = 'problems' and uri is not null))
+    window later as (order by m.created_at, m.manifest_id)
 ),
+tries as (from rollouts where kind in ('filter', 'chunk')),
 marks as (
     select stage, step, uri, min(created_at) as created_at
     from checkpoints where run = $run group by stage, step, uri
@@ -35,7 +37,8 @@ before as (
     group by r.stage, r.step
 ),
 policies as (
-    select distinct manifest_id, checkpoint from filter_verdicts where run = $run
+    select distinct manifest_id, checkpoint from pass_rates where run = $run
+    union select distinct manifest_id, checkpoint from filter_verdicts where run = $run
     union select distinct manifest_id, checkpoint from evaluations where run = $run
 )
 select distinct $run as run, child, parent, relation from (
@@ -48,12 +51,11 @@ select distinct $run as run, child, parent, relation from (
     union all
     select r.uri, p.checkpoint, 'sampled by' from rollouts as r join policies as p using (manifest_id)
     union all
-    select s.uri, r.uri, 'filtered by' from sets as s join rollouts as r
-        on r.manifest_id = s.previous_id
+    select s.uri, t.uri, 'filtered by' from sets as s join tries as t on t.stage = s.previous_stage
     where s.kind = 'problems' and s.previous_kind = 'filter'
     union all
-    select p.uri, r.uri, 'filtered by' from parts as p join rollouts as r using (manifest_id)
-    where p.kind = 'filter' and p.name = 'problems'
+    select s.uri, t.uri, 'filtered by' from sets as s join tries as t using (stage)
+    where s.kind = 'filter' and s.uri is not null
     union all
     select b.uri, r.uri, 'built from' from batches as b join rollouts as r using (manifest_id)
     union all

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from flows.commands import catalog, gate, sandbox, sft
+from flows.commands import catalog, filter, gate, sandbox, sft
 from flows.commands.deploy import deploy
 from flows.commands.doctor import doctor
 from flows.commands.grade import grade
@@ -45,6 +45,7 @@ for command in (
         plan,
         ingest,
         gate.app,
+        filter.app,
         owner,
         catalog.app,
         sft.app,

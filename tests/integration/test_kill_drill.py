@@ -25,7 +25,7 @@ from infra.sandbox.resident import daemon_status
 from infra.services import ensure_server
 from infra.settings import load_settings
 from rstar2.rollout_files import read_rollouts
-from tasks.ledger import Ledger, catalog_path
+from tasks.ledger import FILTER, Ledger, catalog_path
 
 NUM_KILLS = 10
 
@@ -152,6 +152,37 @@ def test_a_damaged_checkpoint_and_an_evaluation_within_a_step_cost_no_rollout(
     assert rows == ((2, "rl-1-step-2", 16, scores[1]),)
 
 
+def test_a_filter_killed_in_the_middle_samples_no_committed_chunk_again(
+    tmp_path: Path, undisturbed: Ledger
+) -> None:
+    again = command(tmp_path)
+    process = subprocess.Popen(again)
+    folder = tmp_path / "drill" / "difficulty-filter"
+    wait_for((folder / "manifest-chunk-00001.json").exists, process)
+    process.kill()
+    process.wait(timeout=60)
+    assert not (folder / "manifest-filter.json").exists()
+    committed = sorted(path.stem for path in folder.glob("manifest-chunk-*.json"))
+    parts = [folder / stem.removeprefix("manifest-") / "rollouts.parquet" for stem in committed]
+    written = [part.stat().st_mtime_ns for part in parts]
+    subprocess.run(again, check=True, timeout=300)
+
+    ledger = Ledger(open_store(str(tmp_path)), "drill")
+    assert [part.stat().st_mtime_ns for part in parts] == written
+    assert len(ledger.steps(FILTER, "chunk")) == 3
+    assert filtered(ledger) == filtered(undisturbed)
+    assert final_weights(ledger) == final_weights(undisturbed)
+    assert sampled(ledger) == sampled(undisturbed)
+    assert attempts_in_catalogue(ledger) == attempts_in_catalogue(undisturbed)
+
+
+def filtered(ledger: Ledger) -> object:
+    """Every verdict, and the problems that are kept."""
+    manifest = ledger.find("filter", stage=FILTER)
+    assert manifest is not None
+    return manifest.values["verdicts"], manifest.parts["problems"].sha256
+
+
 EVALUATED = """
 import sys
 from flows.commands.run import _attach_to_server
@@ -256,9 +287,13 @@ def rollouts_written_after_their_commit(ledger: Ledger) -> list[str]:
     """A committed step whose rollouts were sampled again would have newer rollouts than manifest."""
     root = Path(ledger.store.uri)
     late = []
-    for manifest in root.glob("drill/*/manifest-step-*.json"):
-        step = int(manifest.stem.rsplit("-", 1)[1])
-        part = manifest.parent / f"step-{step:05d}" / "rollouts.parquet"
+    steps = [
+        *root.glob("drill/*/manifest-step-*.json"),
+        *root.glob("drill/*/manifest-chunk-*.json"),
+    ]
+    for manifest in steps:
+        folder = manifest.parent / manifest.stem.removeprefix("manifest-")
+        part = folder / "rollouts.parquet"
         if part.stat().st_mtime_ns > manifest.stat().st_mtime_ns:
             late.append(str(part))
     return late

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from catalog_builders import (
     at,
+    make_chunk,
     make_evaluation,
+    make_filter,
     make_problem_set,
     make_result,
     make_run_manifest,
     make_step_manifest,
+    make_whole_filter,
     publish_all,
     small_run,
 )
@@ -263,3 +266,55 @@ def _dump(path: Path) -> dict[str, list[tuple[object, ...]]]:
             name: connection.execute(f"select * from {name} order by all").fetchall()
             for (name,) in names
         }
+
+
+def test_a_pass_rate_stands_with_what_it_was_measured_under(
+    tmp_path: Path, catalog_path: Path, ask: Ask
+) -> None:
+    groups = [make_group([1.0, 0.0, 0.0, None], problem_id="a"), make_group([None], problem_id="b")]
+    publish_all(
+        catalog_path, [make_run_manifest(), make_chunk(tmp_path, 1, groups, checkpoint="c")]
+    )
+    sql = """select problem_id, num_correct, num_decided, num_attempts, pass_rate, checkpoint,
+        temperature, top_p, max_response_tokens, max_turns, seed, verifier, step
+        from pass_rates order by problem_id"""
+    conditions = ("c", 1.0, 0.9, 96, 4, 5, "rules 12ab", 1)
+    assert ask(sql) == [
+        ("a", 1, 3, 4, 1 / 3, *conditions),
+        ("b", 0, 0, 1, None, *conditions),
+    ]
+    assert ask("select purpose, step, count(*) from attempts group by all") == [("filter", 1, 5)]
+
+
+def test_a_verdict_stands_with_its_band(tmp_path: Path, catalog_path: Path, ask: Ask) -> None:
+    groups = [make_group([1.0, 1.0], problem_id="a"), make_group([1.0, None], problem_id="b")]
+    publish_all(catalog_path, [make_run_manifest(), make_filter(groups, checkpoint="c")])
+    sql = """select problem_id, decision, is_undecided, min_correct, max_correct
+        from filter_verdicts order by problem_id"""
+    assert ask(sql) == [("a", "filtered", False, 0, 1), ("b", "kept", True, 0, 1)]
+
+
+def test_a_filter_from_before_there_were_chunks_is_read(
+    tmp_path: Path, catalog_path: Path, ask: Ask
+) -> None:
+    groups = [make_group([1.0, 1.0], problem_id="a"), make_group([1.0, 0.0], problem_id="b")]
+    decided = make_whole_filter(tmp_path, groups, checkpoint="c")
+    publish_all(catalog_path, [make_run_manifest(), decided])
+    sql = "select problem_id, decision, is_undecided, min_correct from filter_verdicts order by 1"
+    assert ask(sql) == [("a", "filtered", None, None), ("b", "kept", None, None)]
+    assert ask("select count(*) from attempts where purpose = 'filter'") == [(4,)]
+    sql = "select child, parent, relation from lineage"
+    assert ask(sql) == [("demo/difficulty-filter/rollouts.parquet", "c", "sampled by")]
+
+
+def test_the_set_after_a_filter_comes_from_every_chunk_of_it(
+    tmp_path: Path, catalog_path: Path, ask: Ask
+) -> None:
+    publish_all(catalog_path, small_run(tmp_path))
+    chunks = [f"demo/difficulty-filter/chunk-{number}/rollouts.parquet" for number in (1, 2)]
+    sql = """select child, parent from lineage where relation = 'filtered by'
+        or child like '%chunk%' order by all"""
+    assert ask(sql) == [
+        *((chunk, "demo/rl-1/step-2/checkpoint") for chunk in chunks),
+        *(("demo/rl-3/problems.parquet", chunk) for chunk in chunks),
+    ]

@@ -15,6 +15,7 @@ from rstar2.profiles import (
     config_difference,
     config_hash,
     load_config,
+    override_config,
     problem_overrides,
     profile_names,
 )
@@ -41,7 +42,17 @@ def test_every_shipped_profile_is_valid(profile: str) -> None:
         ("stages.rl-2.filter_problems=true", "leave it on for one such stage"),
         ("stages.evaluation.max_turns=4", "stage 'evaluation': expected small letters, digits and"),
         ("stages.RL4.max_turns=4", "stage 'RL4': expected small letters, digits and dashes"),
-        ("filter.drop_at=9", "can never be reached with num_rollouts"),
+        ("filter.drop_at=9", "drop_at = 9 can never be reached with num_rollouts = 2"),
+        ("filter.drop_at=x", "drop_at = 'x': expected 1 or more; better, write max_correct"),
+        ("filter.max_correct=3", "max_correct = 3 can never be reached with num_rollouts = 2"),
+        ("filter.min_correct=-1", "filter.min_correct: Input should be greater than or equal to 0"),
+        (
+            "filter.min_correct=2",
+            "filter: min_correct = 2 lies above max_correct = 1 (num_rollouts - 1): no problem could "
+            "be kept; lower min_correct or raise max_correct",
+        ),
+        ("filter={min_correct=2, max_correct=1}", "min_correct = 2 lies above max_correct = 1: no"),
+        ("filter={drop_at=2, max_correct=1}", "say the same in two ways; leave drop_at out"),
         ("rollout.engine=sglang", "rollout.engine: unknown key (seen: 'sglang')"),
         ("trainer.kind=deepspeed", "trainer.kind: unknown key (seen: 'deepspeed')"),
         ("stages.rl-1.min_groups=5", "min_groups = 5 lies above num_problems_per_step = 4"),
@@ -247,3 +258,26 @@ def test_a_mapping_of_something_else_is_refused(entry: str) -> None:
 def test_a_mapping_without_a_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="add --problems FILE"):
         problem_overrides("smoke", None, ["question=problem"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "band"),
+    [
+        ([], (0, 7)),
+        (["filter.drop_at=8"], (0, 7)),
+        (["filter.drop_at=6"], (0, 5)),
+        (["filter.min_correct=1"], (1, 7)),
+        (["filter.min_correct=2", "filter.max_correct=6"], (2, 6)),
+        (["filter.num_rollouts=16"], (0, 15)),
+        (["filter.max_correct=8"], (0, 8)),
+    ],
+)
+def test_the_filter_keeps_a_band(overrides: list[str], band: tuple[int, int]) -> None:
+    config = load_config("laptop", overrides)
+    assert config.filter.band == band
+    assert override_config(config, []) == config
+
+
+def test_a_run_is_continued_whichever_way_its_band_was_written() -> None:
+    old = load_config("laptop", ["filter.drop_at=8"]).model_dump(mode="json")
+    assert config_difference(old, load_config("laptop").model_dump(mode="json")) == []

@@ -1,0 +1,92 @@
+"""`rstar2 filter`: what the difficulty filter measured, and what each band would keep of it.
+
+Reads a run's ledger; samples nothing and changes nothing. Loads neither prefect nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+if TYPE_CHECKING:
+    from rstar2.config import RecipeConfig
+    from tasks.ledger import Ledger
+
+app = App(name="filter", help="The difficulty filter of a run. Example: rstar2 filter show demo")
+BAND_KEYS = ("filter.min_correct", "filter.max_correct", "filter.drop_at")
+
+
+@app.command
+def show(
+    run: str,
+    /,
+    *,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")] = False,
+    storage: str = "runs",
+) -> int:
+    """Say what each band would keep of the problems that a run tried, also while it tries them.
+
+    Example: rstar2 filter show demo --set filter.min_correct=2 --set filter.max_correct=6
+
+    Parameters
+    ----------
+    set
+        Another band than the run's, as in `filter.max_correct=6`; may be repeated.
+    storage
+        Where the run is kept.
+    """
+    import json
+    from dataclasses import asdict
+
+    from infra.object_store import open_store
+    from rstar2.bands import bands_text, count_bands
+    from tasks.filter_chunks import measured_tries
+    from tasks.ledger import Ledger, LedgerError
+
+    ledger = Ledger(open_store(storage), run)
+    config = _with_band(ledger.config(), set or [])
+    tries = measured_tries(ledger)
+    if not tries:
+        raise LedgerError(
+            f"the run {run!r} has tried no problem for its difficulty filter yet: expected one whose "
+            "filter has begun, between the last two stages of a profile with filter_problems"
+        )
+    if as_json:
+        print(json.dumps([asdict(row) for row in count_bands(tries, config.filter)], indent=1))
+        return 0
+    print(f"{run}: {_measured(ledger, len(tries))}\n{bands_text(tries, config.filter)}")
+    return 0
+
+
+def _with_band(config: RecipeConfig, overrides: Sequence[str]) -> RecipeConfig:
+    """The run's own configuration with another band; what changes anything else is refused."""
+    from rstar2.config import ConfigError
+    from rstar2.profiles import override_config
+
+    for override in overrides:
+        if override.partition("=")[0].strip() not in BAND_KEYS:
+            raise ConfigError(
+                f"--set {override!r}: only the band can be another one, the rest was measured; "
+                f"expected {BAND_KEYS[0]}=COUNT or {BAND_KEYS[1]}=COUNT"
+            )
+    return override_config(config, overrides)
+
+
+def _measured(ledger: Ledger, num_problems: int) -> str:
+    """How many problems were tried, and under which conditions where the run says so."""
+    from tasks.ledger import FILTER
+
+    is_whole = ledger.find("filter", stage=FILTER) is not None
+    said = f"{num_problems:,} problems tried{'' if is_whole else ' so far'}"
+    chunks = ledger.steps(FILTER, "chunk")
+    if not chunks:
+        return said
+    seen = chunks[-1].values["measured"]
+    return (
+        f"{said} by {seen['checkpoint']['uri']} at temperature {seen['temperature']}, top_p "
+        f"{seen['top_p']}, {seen['max_response_tokens']} tokens, {seen['max_turns']} turns, seed "
+        f"{seen['seed']}; {seen['verifier']}"
+    )
