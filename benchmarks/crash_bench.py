@@ -53,7 +53,10 @@ PHASES: dict[str, Phase] = {
     ),
     "after RL-1": (("tasks/promotion.py", "pass_gate", 1),),
     "after RL-2": (("flows/difficulty_filter.py", "difficulty_filter", 1),),
-    "filter": (("tasks/difficulty.py", "decide_difficulty", 1),),
+    "filter": (
+        ("tasks/difficulty.py", "sample_chunk", 2),
+        ("rstar2/reward.py", "apply_verdict", 3),
+    ),
     "after filter": (("tasks/problems.py", "_filtered_problems", 1),),
     "evaluate": (
         ("flows/evaluation.py", "evaluation", 1),

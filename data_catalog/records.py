@@ -12,7 +12,8 @@ file), `command` that goes on with it |
 | `conversations` | | what SFT trains on, where it is not generated: `num_conversations`, `dropped`, \
 `sources` (counts by public set) |
 | `checkpoint` | `checkpoint`: how far SFT is | `loss`, `num_steps` |
-| `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject` |
+| `answer` | | `verdict`: a person's answer to a `hold`, `approve` or `reject`; `band` of the filter, \
+where another than the run's was chosen |
 | `problems` | `problems` | `stage`, `num_problems`, `quarantined`: rows with `problem_id`, `reason` |
 | `problems` of the stage `curation` | `victims`: rows that `rstar2 ingest` left out | `name` of the \
 file, `num_rows`, `num_kept`, `victims` by rule |
@@ -20,9 +21,9 @@ file, `num_rows`, `num_kept`, `victims` by rule |
 | `step` | `rollouts` (all sampled groups), `batch`, `checkpoint` if written | `metrics`, \
 `kept_rollout_ids`, `dropped` (reason by problem), `gate`, `losses` |
 | `chunk` | `rollouts` of the filter's next problems; its number is `step` | `tries` (counts by \
-problem), `measured` (checkpoint, sampler, seed, verifier), `losses` |
-| `filter` | `problems`: those it kept | `checkpoint`, `band`, `verdicts`, `losses`, `resources`; \
-before there were chunks also the part `rollouts` |
+problem), `measured` (checkpoint, sampler, seed, verifier), `is_last`, `losses`, `resources` |
+| `filter` | `problems`: those it kept | `checkpoint`, `band`, `verdicts`, `losses`; before there \
+were chunks also the part `rollouts`, and `resources` |
 | `evaluation` | `rollouts`; `problems`: the set it tried, or the first of | `name`, `scores`, \
 `totals`, `losses`, `checkpoint` (none where it was taken after a step that stored none) |
 """

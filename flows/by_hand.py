@@ -37,7 +37,7 @@ from rstar2.profiles import load_config, problem_overrides
 from rstar2.types import GateVerdict, StageResult
 from tasks.curation import curate_problems
 from tasks.inputs import check_sources, input_files
-from tasks.ledger import FINAL, Ledger, LedgerError, open_ledger, start_run
+from tasks.ledger import FILTER, FINAL, Ledger, LedgerError, open_ledger, start_run
 from tasks.problems import prepare_problems
 from tasks.promotion import pass_gate
 from tasks.promotion_answers import answered
@@ -57,14 +57,13 @@ def rl_stage_by_hand(
         start = sft(ledger, config) if is_first else result_before(ledger, stage)
         if config.stages[stage].filter_problems:
             await_server()
-            difficulty_filter(ledger, config, start=start)
+            start = difficulty_filter(ledger, config, start=start)
+            if start.gate.verdict is not GateVerdict.PROMOTE:
+                return _ended(start)
         problem_set = prepare_problems(ledger, config, stage=stage)
         await_server()
         result = rl_stage(ledger, config, stage, start=start, problem_set=problem_set)
-        gate = pass_gate(ledger, stage=stage, result=result).gate
-    if gate.verdict is GateVerdict.PROMOTE:
-        return Completed(message=gate.reason)
-    return Failed(name=str(gate.verdict).title(), message=gate.reason)
+        return _ended(pass_gate(ledger, stage=stage, result=result))
 
 
 @flow(name="difficulty-filter", flow_run_name="{run} difficulty filter by hand")
@@ -80,8 +79,11 @@ def difficulty_filter_by_hand(
             "of its stages"
         )
     with _opened(config, run, resume_command(profile, run, set)) as ledger:
-        kept = difficulty_filter(ledger, config, start=result_before(ledger, filtered[0]))
-    return Completed(message=f"the kept problems: {kept.uri}")
+        result = difficulty_filter(ledger, config, start=result_before(ledger, filtered[0]))
+        decided = ledger.find("filter", stage=FILTER)
+    if decided is None:
+        return _ended(result)
+    return Completed(message=f"the kept problems: {decided.parts['problems'].uri}")
 
 
 @flow(name="evaluation", flow_run_name="{run} evaluation by hand")
@@ -132,6 +134,14 @@ def ingest_by_hand(
     with _opened(config, run, command, may_be_new=True) as ledger:
         message = ingest(ledger, config)
     return Completed(message=message)
+
+
+def _ended(result: StageResult) -> State:
+    """A promotion is a success; what else a gate says ends the flow run under that name."""
+    gate = result.gate
+    if gate.verdict is GateVerdict.PROMOTE:
+        return Completed(message=gate.reason)
+    return Failed(name=str(gate.verdict).title(), message=gate.reason)
 
 
 def _named(problems: str) -> str:

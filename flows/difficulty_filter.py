@@ -8,34 +8,38 @@ from prefect.logging import get_run_logger
 from infra.server_outage import await_server
 from rstar2.bands import band_name
 from rstar2.config import RecipeConfig
-from rstar2.types import ArtifactRef, StageResult
+from rstar2.types import GateVerdict, StageResult
 from tasks.difficulty import decide_difficulty, sample_chunk, show_bands
-from tasks.filter_chunks import chunks_to_sample
+from tasks.filter_chunks import chunks_to_sample, filter_in_force
 from tasks.health import check_resources
 from tasks.ledger import FILTER, Ledger, num_dropped
+from tasks.promotion import pass_gate
 from tasks.resources import open_resources
 
 
 @flow(name="difficulty-filter", flow_run_name="difficulty filter", validate_parameters=False)
-def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResult) -> ArtifactRef:
-    """The problems of the stage before that lie in the filter's band; done only once.
+def difficulty_filter(ledger: Ledger, config: RecipeConfig, *, start: StageResult) -> StageResult:
+    """Keeps the problems of the stage before that lie in the filter's band; done only once.
 
-    Goes on after the last committed chunk: what a chunk holds is never sampled again.
+    Goes on after the last committed chunk: what a chunk holds is never sampled again. Returns
+    `start`, as a hold where a person asked to see first what each band would keep.
     """
-    known = ledger.find("filter", stage=FILTER)
-    if known is not None:
-        return known.parts["problems"]
+    if ledger.find("filter", stage=FILTER) is not None:
+        return start
     log = get_run_logger()
-    with open_resources(ledger, config, checkpoint=start.checkpoint, trains=False) as resources:
-        check_resources(resources, when="before")
-        for chunk in chunks_to_sample(ledger, config, start):
-            log.info(sample_chunk(resources, start=start, chunk=chunk))
-            ledger.publish()
-        healths = check_resources(resources, when="after")
+    if chunks := chunks_to_sample(ledger, config, start):
+        with open_resources(ledger, config, checkpoint=start.checkpoint, trains=False) as resources:
+            check_resources(resources, when="before")
+            for chunk in chunks:
+                log.info(sample_chunk(resources, start=start, chunk=chunk))
+                ledger.publish()
     log.info(show_bands(ledger, config))
-    kept = decide_difficulty(ledger, config, start=start, healths=healths)
+    result = pass_gate(ledger, stage=start.stage, result=start)
+    if result.gate.verdict is GateVerdict.PROMOTE:
+        decide_difficulty(ledger, config, start=start)
+        dropped, total = num_dropped(ledger) or (0, 0)
+        name = band_name(filter_in_force(ledger, config))
+        log.info(f"{FILTER}, {name}: {dropped} of {total} problems dropped")
     ledger.publish(force=True)
-    dropped, total = num_dropped(ledger) or (0, 0)
-    log.info(f"{FILTER}, {band_name(config.filter)}: {dropped} of {total} problems dropped")
     await_server()
-    return kept
+    return result

@@ -64,7 +64,9 @@ def run_stages(ledger: Ledger, config: RecipeConfig) -> StageResult:
     for stage, settings in config.stages.items():
         if settings.filter_problems:
             await_server()
-            difficulty_filter(ledger, config, start=result)
+            result = difficulty_filter(ledger, config, start=result)
+            if result.gate.verdict is not GateVerdict.PROMOTE:
+                break
         problem_set = prepare_problems(ledger, config, stage=stage)
         await_server()
         result = rl_stage(ledger, config, stage, start=result, problem_set=problem_set)

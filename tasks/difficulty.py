@@ -8,14 +8,12 @@ keep, and writes the kept problems and every verdict.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
-from infra.health import ResourceHealth
 from rstar2.agent_loop import Limits
 from rstar2.bands import bands_text, count_bands
 from rstar2.config import RecipeConfig
@@ -29,7 +27,8 @@ from rstar2.difficulty import (
 from rstar2.grading_version import grading_version
 from rstar2.rollout_files import read_problems
 from rstar2.types import ArtifactRef, Problem, StageResult
-from tasks.filter_chunks import Chunk, measured_tries
+from tasks.filter_chunks import Chunk, filter_in_force, measured_tries
+from tasks.health import ask_resources
 from tasks.ledger import FILTER, Ledger
 from tasks.pictures import shown
 from tasks.problems import store_problems
@@ -69,8 +68,10 @@ def sample_chunk(resources: Resources, *, start: StageResult, chunk: Chunk) -> s
         },
         values={
             "tries": [asdict(row) for row in tries],
+            "is_last": chunk.is_last,
             "measured": _conditions(config, start, limits),
             "losses": asdict(resources.losses().since(before)),
+            "resources": [asdict(health) for health in ask_resources(resources)],
         },
     )
     num_solved = sum(row.num_correct == row.num_rollouts for row in tries)
@@ -96,7 +97,7 @@ def _conditions(config: RecipeConfig, start: StageResult, limits: Limits) -> dic
 @task(name="show bands", cache_policy=NO_CACHE)
 def show_bands(ledger: Ledger, config: RecipeConfig) -> str:
     """Puts what each band would keep on the run's page; returns it for the log."""
-    tries = measured_tries(ledger)
+    tries, settings = measured_tries(ledger), filter_in_force(ledger, config)
     rows = [
         {
             "band": row.name,
@@ -105,7 +106,7 @@ def show_bands(ledger: Ledger, config: RecipeConfig) -> str:
             "of them undecided": row.num_undecided,
             "dropped": row.num_dropped,
         }
-        for row in count_bands(tries, config.filter)
+        for row in count_bands(tries, settings)
     ]
     with shown("what each band would keep"):
         create_table_artifact(
@@ -113,27 +114,19 @@ def show_bands(ledger: Ledger, config: RecipeConfig) -> str:
             key=artifact_key(ledger.run, FILTER, "bands"),
             description="Difficulty filter: what each band would keep",
         )
-    return f"{FILTER}: what each band would keep\n{bands_text(tries, config.filter)}"
+    return f"{FILTER}: what each band would keep\n{bands_text(tries, settings)}"
 
 
 @task(name="decide difficulty", cache_policy=NO_CACHE)
-def decide_difficulty(
-    ledger: Ledger,
-    config: RecipeConfig,
-    *,
-    start: StageResult,
-    healths: Sequence[ResourceHealth],
-) -> ArtifactRef:
-    """Commits a verdict for every problem and returns the kept ones.
-
-    With them what sampling lost, and how its resources were at the end.
-    """
+def decide_difficulty(ledger: Ledger, config: RecipeConfig, *, start: StageResult) -> ArtifactRef:
+    """Commits a verdict for every problem, with what sampling lost, and returns the kept ones."""
     assert start.problem_set is not None, "its problems were sampled"
     problems = read_problems(ledger.store.local_path(start.problem_set))
-    verdicts = difficulty_verdicts(measured_tries(ledger), config.filter)
+    settings = filter_in_force(ledger, config)
+    verdicts = difficulty_verdicts(measured_tries(ledger), settings)
     kept = filter_problems(problems, verdicts)
     ref = store_problems(ledger, kept, ledger.key(FILTER, "problems.parquet"))
-    lowest, highest = config.filter.band
+    lowest, highest = settings.band
     ledger.commit(
         "filter",
         stage=FILTER,
@@ -143,7 +136,6 @@ def decide_difficulty(
             "band": {"min_correct": lowest, "max_correct": highest},
             "verdicts": [verdict_row(verdict) for verdict in verdicts],
             "losses": asdict(ledger.step_losses(FILTER, "chunk")),
-            "resources": [asdict(health) for health in healths],
         },
     )
     _show(ledger, problems, verdicts)

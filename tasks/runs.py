@@ -28,8 +28,17 @@ def resume_command(profile: str, run: str, overrides: Sequence[str]) -> str:
 
 def gate_command(verb: Literal["show", "approve", "reject"], run: str, storage: str) -> str:
     """What a person types about a run's gates, wherever the run is kept."""
+    return _command("gate", verb, run, storage)
+
+
+def filter_command(run: str, storage: str) -> str:
+    """What a person types to see what each band of a run's difficulty filter would keep."""
+    return _command("filter", "show", run, storage)
+
+
+def _command(group: str, verb: str, run: str, storage: str) -> str:
     where = [] if storage == DEFAULT_STORAGE else ["--storage", storage]
-    return shlex.join(["rstar2", "gate", verb, run, *where])
+    return shlex.join(["rstar2", group, verb, run, *where])
 
 
 def run_name_of(config: RecipeConfig, flow_run_id: str) -> str:

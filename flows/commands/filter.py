@@ -5,17 +5,14 @@ Reads a run's ledger; samples nothing and changes nothing. Loads neither prefect
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 if TYPE_CHECKING:
-    from rstar2.config import RecipeConfig
     from tasks.ledger import Ledger
 
 app = App(name="filter", help="The difficulty filter of a run. Example: rstar2 filter show demo")
-BAND_KEYS = ("filter.min_correct", "filter.max_correct", "filter.drop_at")
 
 
 @app.command
@@ -43,11 +40,13 @@ def show(
 
     from infra.object_store import open_store
     from rstar2.bands import bands_text, count_bands
-    from tasks.filter_chunks import measured_tries
+    from tasks.filter_chunks import filter_in_force, measured_tries, with_band
     from tasks.ledger import Ledger, LedgerError
 
     ledger = Ledger(open_store(storage), run)
-    config = _with_band(ledger.config(), set or [])
+    config = ledger.config()
+    config = config.model_copy(update={"filter": filter_in_force(ledger, config)})
+    settings = with_band(config, set or []).filter
     tries = measured_tries(ledger)
     if not tries:
         raise LedgerError(
@@ -55,24 +54,10 @@ def show(
             "filter has begun, between the last two stages of a profile with filter_problems"
         )
     if as_json:
-        print(json.dumps([asdict(row) for row in count_bands(tries, config.filter)], indent=1))
+        print(json.dumps([asdict(row) for row in count_bands(tries, settings)], indent=1))
         return 0
-    print(f"{run}: {_measured(ledger, len(tries))}\n{bands_text(tries, config.filter)}")
+    print(f"{run}: {_measured(ledger, len(tries))}\n{bands_text(tries, settings)}")
     return 0
-
-
-def _with_band(config: RecipeConfig, overrides: Sequence[str]) -> RecipeConfig:
-    """The run's own configuration with another band; what changes anything else is refused."""
-    from rstar2.config import ConfigError
-    from rstar2.profiles import override_config
-
-    for override in overrides:
-        if override.partition("=")[0].strip() not in BAND_KEYS:
-            raise ConfigError(
-                f"--set {override!r}: only the band can be another one, the rest was measured; "
-                f"expected {BAND_KEYS[0]}=COUNT or {BAND_KEYS[1]}=COUNT"
-            )
-    return override_config(config, overrides)
 
 
 def _measured(ledger: Ledger, num_problems: int) -> str:

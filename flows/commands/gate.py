@@ -104,12 +104,29 @@ def _comparison(seen: Replay, logged: StageResult | None) -> str:
 
 
 @app.command
-def approve(run: str, /, *, storage: str = "runs") -> int:
+def approve(
+    run: str,
+    /,
+    *,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    storage: str = "runs",
+) -> int:
     """Answer a hold with yes: the next start goes on to the next stage.
 
     Example: rstar2 gate approve demo
+
+    Parameters
+    ----------
+    set
+        Where the difficulty filter waits: another band, as in `filter.max_correct=6`.
+    storage
+        Where the run is kept.
     """
-    return _answer(storage, run, "approve")
+    from tasks.filter_chunks import with_band
+
+    ledger = _ledger(storage, run)
+    band = with_band(ledger.config(), set).filter.band if set else None
+    return _answer(ledger, "approve", band=band)
 
 
 @app.command
@@ -118,31 +135,36 @@ def reject(run: str, /, *, storage: str = "runs") -> int:
 
     Example: rstar2 gate reject demo
     """
-    return _answer(storage, run, "reject")
+    return _answer(_ledger(storage, run), "reject")
 
 
 @app.command
 def pause(run: str, /, *, storage: str = "runs") -> int:
     """Have a run wait for a person after the stage it is in, as if its gate held.
 
+    In the difficulty filter it waits when all problems are tried, before a band is applied.
+
     Example: rstar2 gate pause demo
     """
+    from tasks.ledger import FILTER
     from tasks.promotion_answers import request_pause
 
     ledger = _ledger(storage, run)
     stage = request_pause(ledger)
+    where = "before its difficulty filter applies a band" if stage == FILTER else f"after {stage}"
     print(
-        f"{run} will wait after {stage}; answer it then: {ledger.gate_command('approve')}, or "
+        f"{run} will wait {where}; answer it then: {ledger.gate_command('approve')}, or "
         f"{ledger.gate_command('reject')}"
     )
     return 0
 
 
-def _answer(storage: str, run: str, verdict: Literal["approve", "reject"]) -> int:
+def _answer(
+    ledger: Ledger, verdict: Literal["approve", "reject"], *, band: tuple[int, int] | None = None
+) -> int:
     from tasks.promotion_answers import answer, suspended_flow_run
 
-    ledger = _ledger(storage, run)
-    result = answer(ledger, verdict)
+    result = answer(ledger, verdict, band=band)
     print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
     flow_run_id = suspended_flow_run(ledger)
     print(_what_follows(ledger, flow_run_id, verdict) if flow_run_id else _then(ledger))

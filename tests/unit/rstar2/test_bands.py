@@ -65,6 +65,6 @@ def test_the_table_is_aligned_and_says_how_often_problems_were_solved() -> None:
         "  drop 0 of 8    11                  1        2",
         "* 0 < p < 1       8                  2        5",
         "  2 to 6 of 8     5                  2        8",
-        "* as configured. Problems by times solved: 0 times 2, 1 times 1, 2 times 1, 4 times 1, "
-        "6 times 1, 7 times 1, 8 times 3, not fully decided 3.",
+        "* as configured. Problems by times solved: 0: 2, 1: 1, 2: 1, 4: 1, 6: 1, 7: 1, 8: 3, not "
+        "fully decided: 3",
     ]

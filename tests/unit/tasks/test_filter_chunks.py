@@ -38,19 +38,24 @@ def left(ledger: Ledger, start: StageResult, size: int) -> list[Chunk]:
     return chunks_to_sample(ledger, config, start)
 
 
+def test_a_set_that_fills_its_chunks_ends_with_the_last_of_them(tmp_path: Path) -> None:
+    ledger, start = new_ledger(tmp_path)
+    assert left(ledger, start, 7) == [Chunk(number=1, first=0, stop=7, is_last=True)]
+
+
 def test_the_chunks_cover_the_set_in_its_order(tmp_path: Path) -> None:
     ledger, start = new_ledger(tmp_path)
     assert left(ledger, start, 3) == [
-        Chunk(number=1, first=0, stop=3),
-        Chunk(number=2, first=3, stop=6),
-        Chunk(number=3, first=6, stop=7),
+        Chunk(number=1, first=0, stop=3, is_last=False),
+        Chunk(number=2, first=3, stop=6, is_last=False),
+        Chunk(number=3, first=6, stop=7, is_last=True),
     ]
 
 
 def test_what_was_committed_is_not_sampled_again(tmp_path: Path) -> None:
     ledger, start = new_ledger(tmp_path)
     commit(ledger, 1, PROBLEMS[:3])
-    assert left(ledger, start, 3)[0] == Chunk(number=2, first=3, stop=6)
+    assert left(ledger, start, 3)[0] == Chunk(number=2, first=3, stop=6, is_last=False)
     commit(ledger, 2, PROBLEMS[3:])
     assert left(ledger, start, 3) == []
 
@@ -58,7 +63,7 @@ def test_what_was_committed_is_not_sampled_again(tmp_path: Path) -> None:
 def test_another_size_goes_on_where_the_committed_chunks_end(tmp_path: Path) -> None:
     ledger, start = new_ledger(tmp_path)
     commit(ledger, 1, PROBLEMS[:3])
-    assert left(ledger, start, 100) == [Chunk(number=2, first=3, stop=7)]
+    assert left(ledger, start, 100) == [Chunk(number=2, first=3, stop=7, is_last=True)]
 
 
 def test_the_tries_stand_in_the_order_of_the_set(tmp_path: Path) -> None:
