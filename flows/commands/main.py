@@ -18,6 +18,7 @@ from flows.commands.deploy import deploy
 from flows.commands.doctor import doctor
 from flows.commands.grade import grade
 from flows.commands.ingest import ingest
+from flows.commands.interrupt import INTERRUPTED
 from flows.commands.notify import notify
 from flows.commands.owner import owner
 from flows.commands.plan import plan
@@ -25,7 +26,7 @@ from flows.commands.run import run
 from flows.commands.services import down, status, up
 from infra.sandbox.resident import SandboxError
 
-DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
 ROOMS = frozenset({"flows", "tasks", "infra", "data_catalog", "rstar2"})
 
 

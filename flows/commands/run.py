@@ -89,9 +89,7 @@ def _attach_to_server() -> None:
 
 
 def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
-    from flows.automations import ensure_automations
-    from flows.outcome import print_outcome, read_outcome
-    from flows.recipe import recipe
+    from flows.commands.interrupt import stops_when_interrupted
     from infra.object_store import open_store
     from rstar2.profiles import load_config
     from tasks.runs import new_run_name, resume_command
@@ -100,8 +98,13 @@ def _run_flow(profile: str, name: str | None, overrides: Sequence[str]) -> int:
     name = name or new_run_name(open_store(config.storage), config.profile)
     command = resume_command(profile, name, overrides)
     print(f"run {name}; stop it at any time, this goes on: {command}", flush=True)
-    ensure_automations()
-    state = recipe(profile, name, tuple(overrides), return_state=True)
+    with stops_when_interrupted():
+        from flows.automations import ensure_automations  # Prefect and torch take seconds to load
+        from flows.outcome import print_outcome, read_outcome
+        from flows.recipe import recipe
+
+        ensure_automations()
+        state = recipe(profile, name, tuple(overrides), return_state=True)
     outcome = read_outcome(config.storage, name, profile, overrides)
     if outcome is None or not outcome.has_ended:
         raise _failure(state)

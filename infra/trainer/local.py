@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -99,9 +100,18 @@ class LocalTrainer:
         self._engine.reset_optimizer(self._config.trainer.optimizer)
 
     def save(self, folder: Path, /) -> None:
-        """Writes `model/` and `trainer/`; the store makes them appear at once or not at all."""
-        save_model(self._engine.model, self._tokenizer, folder / "model")
-        self._engine.save_optimizer(folder / "trainer")
+        """Writes `model/` and `trainer/`; the store makes them appear at once or not at all.
+
+        Raises `OSError` where there is no room.
+        """
+        try:
+            save_model(self._engine.model, self._tokenizer, folder / "model")
+            self._engine.save_optimizer(folder / "trainer")
+        except SafetensorError as error:  # also a full disk, which it does not call an OSError
+            raise OSError(
+                f"{folder}: the checkpoint could not be written: {error}; make room there, then "
+                "start again: what is committed stays"
+            ) from error
         (folder / "trainer" / "phase.json").write_text(json.dumps({"phase": self._phase}))
 
     def load(self, folder: Path, /) -> None:

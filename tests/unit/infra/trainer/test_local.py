@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -197,3 +200,20 @@ async def test_a_trainer_with_weights_that_are_not_finite_names_them() -> None:
     assert not health.is_ready
     assert health.seen == "1 tensors are not finite: model.norm.weight"
     assert "last committed checkpoint" in health.remedy
+
+
+@pytest.fixture
+def _no_room() -> Iterator[None]:
+    """No file of this process may grow over 3,000 bytes: the nearest to a full disk without root."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, before)
+
+
+@pytest.mark.usefixtures("_no_room")
+def test_a_checkpoint_for_which_there_is_no_room_is_named_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"checkpoint could not be written.*make room there"):
+        trainer().save(tmp_path / "checkpoint")
