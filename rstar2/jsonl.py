@@ -28,8 +28,15 @@ def parse_line(line: bytes, *, is_first: bool) -> Mapping[str, Any] | str:
         return "nested too deeply: expected a flat JSON object"
     except ValueError as error:
         start = line[:40].decode(errors="replace").strip()
-        return f"not JSON ({error}): {start!r}; expected one JSON object a line"
+        return f"not JSON ({_fault(error)}): {start!r}; expected one JSON object a line"
     return object_or_reason(value)
+
+
+def _fault(error: ValueError) -> str:
+    """The parser's words without its own line number: it was given one line, whose number is known."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.colno}"
+    return str(error)
 
 
 def object_or_reason(value: object) -> Mapping[str, Any] | str:

@@ -36,6 +36,7 @@ from data_catalog.curation.inputs import (
     stage_counts,
 )
 from data_catalog.curation.rows import Columns, stage_rows
+from data_catalog.row_sources import open_rows
 from rstar2.curation import RULES, CurationConfig
 
 MEMORY = "512MB"
@@ -101,6 +102,10 @@ def curate(
     the folder holds the result of other files or settings.
     """
     config, columns = config or CurationConfig(), columns or Columns()
+    opened = [
+        open_rows(source) for source in sources
+    ]  # what is not there is said before any is read
+    tries = open_rows(reference) if reference else None
     request = {
         "sources": _sha256(sources),
         "evaluation_sets": _sha256(evaluation_sets),
@@ -117,16 +122,16 @@ def curate(
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
         scratch = Path(name)
         staged = scratch / "rows.parquet"
+        counts = stage_counts(scratch / "counts.parquet", tries) if tries else None
         num_rows = stage_rows(
             staged,
-            sources,
+            opened,
             columns=columns,
             config=config,
             evaluation=evaluation,
             num_workers=num_workers,
         )
         say(f"read {num_rows:,} rows")
-        counts = stage_counts(scratch / "counts.parquet", reference) if reference else None
         with open_scratch(scratch, memory=memory) as connection:
             judge_groups(connection, staged, config=config, reference=counts)
             say("compared them with each other")

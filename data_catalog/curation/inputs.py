@@ -52,7 +52,9 @@ def read_questions(source: str | Path) -> Iterator[tuple[str, str]]:
     if layout.question not in rows.columns:
         layout = find_layout(rows.columns) or layout
     check_columns(rows, (layout.question,), rows.columns)
+    is_empty = True
     for row in rows.read([top_level(layout.question)]):
+        is_empty = False
         value = {} if isinstance(row.value, str) else row.value
         question = question_text(field(value, layout.question))
         if not isinstance(question, str) or not question.strip():
@@ -60,18 +62,21 @@ def read_questions(source: str | Path) -> Iterator[tuple[str, str]]:
                 f"{rows.name}: row {row.number} is no question: {shorter(str(row.value))}"
             )
         yield f"row {row.number} of {rows.label}", question
+    if is_empty:
+        raise SourceError(f"{rows.name} has no rows: expected at least one evaluation question")
 
 
-def stage_counts(path: Path, reference: str | Path) -> Path:
+def stage_counts(path: Path, rows: RowSource) -> Path:
     """Writes the counts of a reference policy by problem to `path`.
 
     Reads the columns `num_correct`, `num_attempts` and `problem_id` (or the question), as an export of
     the catalogue has them; raises `SourceError` where a row has none.
     """
-    rows = open_rows(reference)
     faults: list[str] = []
+    is_empty = True
     with pq.ParquetWriter(path, _COUNTS_SCHEMA) as writer:
         for batch in batched(rows.read(rows.columns), BATCH_ROWS):
+            is_empty = False
             found = [(row.number, _counts_of(row)) for row in batch]
             faults += [
                 f"  row {number}: {fault}" for number, fault in found if isinstance(fault, str)
@@ -80,6 +85,8 @@ def stage_counts(path: Path, reference: str | Path) -> Path:
             writer.write_table(pa.Table.from_pylist(records, schema=_COUNTS_SCHEMA))
     if faults:
         raise SourceError(unreadable_message(rows, faults))
+    if is_empty:
+        raise SourceError(f"{rows.name} has no rows: expected the counts of at least one problem")
     return path
 
 

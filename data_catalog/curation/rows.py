@@ -29,7 +29,7 @@ from data_catalog.curation.inputs import (
 from data_catalog.curation.spelling import content, spell
 from data_catalog.curation.workers import in_order
 from data_catalog.layouts import Layout, field, top_level
-from data_catalog.row_sources import Row, RowSource, SourceError, open_rows
+from data_catalog.row_sources import Row, RowSource, SourceError
 from data_catalog.sources import choose_layout, problem_of, wanted_columns
 from rstar2.curation import CurationConfig
 from rstar2.jsonl import shorter
@@ -92,7 +92,7 @@ def mapped_columns(entries: Sequence[str]) -> Columns:
 
 def stage_rows(
     path: Path,
-    sources: Sequence[str | Path],
+    sources: Sequence[RowSource],
     *,
     columns: Columns,
     config: CurationConfig,
@@ -105,13 +105,15 @@ def stage_rows(
     none: nothing is curated from half a file.
     """
     judge = _Judge(config, evaluation)
-    batches = (batch for source in sources for batch in _batches(open_rows(source), columns))
+    named = _NamedCounts(columns)
+    batches = (batch for rows in sources for batch in _batches(rows, columns, named))
     num_rows = 0
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         for table in in_order(judge.table, batches, num_workers=num_workers):
             numbers = pa.array(range(num_rows + 1, num_rows + 1 + len(table)), pa.int64())
             writer.write_table(table.set_column(0, SCHEMA.field("row"), numbers))
             num_rows += len(table)
+    named.check()
     return num_rows
 
 
@@ -126,7 +128,36 @@ class _Batch:
     rows: Sequence[Row]
 
 
-def _batches(rows: RowSource, columns: Columns) -> Iterator[_Batch]:
+class _NamedCounts:
+    """The columns that a user named for the counts: a row may lack them, all rows together may not."""
+
+    def __init__(self, columns: Columns) -> None:
+        usual = Columns()
+        pairs = {
+            columns.num_correct: usual.num_correct,
+            columns.num_attempts: usual.num_attempts,
+        }
+        self._missing = {column for column, name in pairs.items() if column != name}
+        self._seen: set[str] = set()
+
+    def see(self, rows: RowSource, batch: Sequence[Row]) -> None:
+        if not self._missing:
+            return
+        self._seen |= {*rows.columns, *_columns_of_rows(batch)}
+        for value in (row.value for row in batch if not isinstance(row.value, str)):
+            self._missing -= {c for c in self._missing if c in value or field(value, c) is not None}
+
+    def check(self) -> None:
+        """Once all rows were seen; raises `SourceError` for a column that none of them has."""
+        if self._missing:
+            raise SourceError(
+                f"no row has a column {', '.join(map(repr, sorted(self._missing)))}; seen: "
+                f"{', '.join(sorted(self._seen))}. Name the right ones with --map "
+                "num_correct=COLUMN --map num_attempts=COLUMN"
+            )
+
+
+def _batches(rows: RowSource, columns: Columns, named: _NamedCounts) -> Iterator[_Batch]:
     layout = choose_layout(rows, columns.question, columns.answer)
     counts = (columns.num_correct, columns.num_attempts)
     wanted = sorted({*wanted_columns(rows, layout), *_present(rows, counts)})
@@ -139,6 +170,7 @@ def _batches(rows: RowSource, columns: Columns) -> Iterator[_Batch]:
             needed = (layout.question, layout.answer)
             check_columns(rows, needed, _columns_of_rows(readable))
         is_first = False
+        named.see(rows, readable)
         yield _Batch(rows.name, rows.label, layout, counts, readable)
     if unreadable:
         raise SourceError(unreadable_message(rows, unreadable))

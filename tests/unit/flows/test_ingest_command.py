@@ -58,6 +58,9 @@ def test_evaluation_sets_settings_and_several_files(tmp_path: Path) -> None:
         (("a.jsonl", "--set", "curation.min_corect=3"), "did you mean min_correct?"),
         (("a.jsonl", "--set", "curation.min_correct=30"), "lower the first or raise the second"),
         (("none.jsonl",), "no such file: none.jsonl"),
+        (("a.jsonl", "--evaluation-set", "empty.jsonl"), "empty.jsonl has no rows"),
+        (("a.jsonl", "--reference", "empty.jsonl"), "empty.jsonl has no rows"),
+        (("a.jsonl", "--map", "num_correct=zzz"), "no row has a column 'zzz'; seen: answer, que"),
     ],
 )
 def test_wrong_use_is_explained_and_writes_nothing(
@@ -69,6 +72,7 @@ def test_wrong_use_is_explained_and_writes_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.jsonl", {"question": QUESTION, "answer": 42})
+    write(tmp_path / "empty.jsonl")
     assert main(["ingest", *options, "--out", "out"]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

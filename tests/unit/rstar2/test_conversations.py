@@ -56,6 +56,7 @@ def test_a_line_end_of_unicode_inside_a_string_splits_nothing(tmp_path: Path, in
     ("row", "message"),
     [
         (b"{", "not JSON"),
+        (b'{"a": }', r"not JSON \(Expecting value at character 7\)"),
         (b"[1]", r"\[1\]: expected a JSON object"),
         (b'{"messages": "\xff"}', "not UTF-8 at byte 14"),
         (b"[" * 200_000, "nested too deeply"),

@@ -232,6 +232,46 @@ def test_an_empty_or_missing_file_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, tmp_path / "none.jsonl", "no such file")
 
 
+def test_an_empty_evaluation_set_or_reference_is_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", problem(APPLES, 42))
+    empty = write(tmp_path / "empty.jsonl")
+    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "empty.parquet")
+    for other in (empty, tmp_path / "empty.parquet"):
+        with pytest.raises(SourceError, match="has no rows: expected at least one evaluation"):
+            curate([source], tmp_path / "out", evaluation_sets=[other])
+        with pytest.raises(SourceError, match="has no rows: expected the counts"):
+            curate([source], tmp_path / "out", reference=other)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("column", ["zzz", "policy.zzz"])
+def test_a_named_column_of_counts_that_no_row_has_is_refused(tmp_path: Path, column: str) -> None:
+    row = problem(APPLES, 42, policy={"right": 3, "of": 8})
+    named = Columns(num_correct="policy.right", num_attempts=column)
+    wrong = Columns(num_correct=column, num_attempts=column)
+    source = write(tmp_path / "a.jsonl", row)
+    pq.write_table(pa.Table.from_pylist([dict(row)]), tmp_path / "b.parquet")
+    for path in (source, tmp_path / "b.parquet"):
+        for columns in (named, wrong):
+            with pytest.raises(SourceError, match=f"no row has a column '{column}'; seen: answer"):
+                curate([path], tmp_path / "out", columns=columns)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_named_column_of_counts_may_be_in_some_rows_only(tmp_path: Path) -> None:
+    columns = Columns(num_correct="right", num_attempts="of")
+    rows = (problem(APPLES, 42), problem(PEARS, 18, right=3, of=8))
+    result, _ = run(tmp_path, *rows, columns=columns)
+    assert "reference_policy" not in result.off
+
+
+def test_what_is_not_there_is_said_before_any_row_is_read(tmp_path: Path) -> None:
+    torn = write(tmp_path / "torn.jsonl", problem(APPLES, 42), '{"question": "Tom has 17')
+    for sources, reference in (([torn, tmp_path / "none.jsonl"], None), ([torn], "none.jsonl")):
+        with pytest.raises(SourceError, match=r"no such file: .*none\.jsonl"):
+            curate(sources, tmp_path / "out", reference=reference)
+
+
 def test_counts_that_are_none_are_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", problem(APPLES, 42))
     tries = write(tmp_path / "tries.jsonl", {"problem_id": "x", "num_correct": 3})
