@@ -6,7 +6,6 @@ mended after the end, before the resume; one that must be harmless is mended whi
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import shutil
@@ -22,8 +21,7 @@ from pathlib import Path
 
 import boto3
 from crash_bench import Bench, Deployed, Start, process_state, wait_for
-from moto.server import ThreadedMotoServer
-from s3_servers import BUCKET, faulty_proxy
+from s3_servers import BUCKET, faulty_proxy, moto_server, s3_variables
 
 from infra import services
 from infra.prefect_api import post_json
@@ -175,24 +173,11 @@ class S3Faults:
 @contextmanager
 def s3_server(settings: Settings, faults: S3Faults) -> Iterator[dict[str, str]]:
     """Variables for a real S3 server behind a proxy with these faults; copies lie in the bench."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    try:
-        with faulty_proxy(f"http://{host}:{port}", faults) as endpoint:
-            variables = {
-                "AWS_ENDPOINT_URL": endpoint,
-                "AWS_ACCESS_KEY_ID": "bench",
-                "AWS_SECRET_ACCESS_KEY": "bench",
-                "AWS_DEFAULT_REGION": "us-east-1",
-                "HOME": str(settings.state_folder),
-            }
-            os.environ.update(variables)
-            boto3.client("s3").create_bucket(Bucket=BUCKET)
-            yield variables
-    finally:
-        server.stop()
+    with moto_server() as server, faulty_proxy(server, faults) as endpoint:
+        variables = {**s3_variables(endpoint), "HOME": str(settings.state_folder)}
+        os.environ.update(variables)
+        boto3.client("s3").create_bucket(Bucket=BUCKET)
+        yield variables
 
 
 @contextmanager

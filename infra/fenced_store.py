@@ -59,6 +59,9 @@ class FencedStore:
     def exists(self, key: str) -> bool:
         return self._store.exists(key)
 
+    def unfinished(self, prefix: str = "") -> list[str]:
+        return self._store.unfinished(prefix)
+
     def list(self, prefix: str = "") -> list[str]:
         return self._store.list(prefix)
 

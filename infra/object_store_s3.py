@@ -12,28 +12,17 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import boto3
-from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    EndpointConnectionError,
-    NoCredentialsError,
-)
+from botocore.exceptions import ClientError
 
 from infra.object_store import (
     LISTING,
     FileEntry,
     Listing,
-    StoreAddressError,
-    StoreError,
     check_key,
     check_prefix,
     damaged,
@@ -44,60 +33,40 @@ from infra.object_store import (
     missing,
     probe_conditions,
 )
-from infra.staging import staging_folder, sweep
+from infra.s3_client import NUM_PROBE_TRIES, NUM_TRIES, bucket_and_prefix, new_client
+from infra.s3_errors import BROKEN_READS, GONE, S3_ERRORS, code, explain
+from infra.s3_uploads import HASH, PART_BYTES, Uploads
+from infra.staging import TEMPORARY, staging_folder, sweep
 from rstar2.types import ArtifactRef
 
-MIB = 1 << 20
-TRANSFER = TransferConfig(
-    multipart_threshold=64 * MIB, multipart_chunksize=64 * MIB, max_concurrency=8
+DOWNLOAD = TransferConfig(
+    multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=8
 )
-"""Parts of 64 MiB: S3 allows 10,000 of them, so files of up to 640 GB."""
-HASH = "sha256"
-"""Metadata of each object: its content's hash, to check downloads and to skip equal uploads."""
-
 WRITER = "writer"
 """Metadata of a conditional write: which call it was."""
 
 
 def open_s3_store(uri: str, *, cache: Path) -> S3Store:
-    bucket, prefix = _bucket_and_prefix(uri)
-    try:
-        client = boto3.client("s3", config=Config(retries={"mode": "standard", "max_attempts": 10}))
-    except ValueError as error:
-        raise StoreAddressError(
-            "the S3 endpoint is no address",
-            seen=str(error),
-            expected="an address like http://127.0.0.1:9000",
-            next_step="Correct AWS_ENDPOINT_URL, or unset it for Amazon's own.",
-        ) from None
+    bucket, prefix = bucket_and_prefix(uri)
+    client = new_client(NUM_TRIES)
     place = f"{client.meta.endpoint_url}/{bucket}{prefix}"
     folder = cache / hashlib.sha256(place.encode()).hexdigest()[:16]
-    return S3Store(client, bucket, prefix.strip("/"), folder)
-
-
-def _bucket_and_prefix(uri: str) -> tuple[str, str]:
-    seen = "s3://…"  # what does not parse may hold a password anywhere
-    with suppress(ValueError):
-        parts = urlsplit(uri)
-        if parts.netloc and not parts.username and not parts.query:
-            return parts.netloc, parts.path
-        seen = f"s3://{parts.hostname or ''}{parts.path}"
-    raise StoreAddressError(
-        "not an S3 address",
-        seen=seen,
-        expected="s3://bucket or s3://bucket/prefix, without credentials",
-        next_step="Give credentials through AWS_PROFILE or AWS_ACCESS_KEY_ID.",
-    )
+    prefix = f"{prefix.strip('/')}/".lstrip("/")
+    return S3Store(bucket, prefix, folder, client)
 
 
 class S3Store:
     """An `ObjectStore` in a bucket. Use `open_s3_store`."""
 
-    def __init__(self, client: Any, bucket: str, prefix: str, cache: Path) -> None:
-        self._client = client
+    def __init__(self, bucket: str, prefix: str, cache: Path, client: Any) -> None:
         self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
+        self._prefix = prefix
         self._cache = cache
+        self._client = client
+        self._uploads = Uploads(client, bucket, prefix)
+        self._is_bucket_seen = False
+        self._checked: set[Path] = set()
+        """Copies that this process has compared with their hash."""
 
     @property
     def uri(self) -> str:
@@ -130,7 +99,7 @@ class S3Store:
         if old is not None:
             self.delete(f"{key}/{LISTING}")
         wanted = {f"{key}/{name}" for name in names}
-        for stale in set(self.list(key)) - wanted:
+        for stale in {*self.list(key), *self.unfinished(key)} - wanted:
             self.delete(stale)
         for name in names:  # those of a broken upload that are there already are not sent again
             self._upload(folder / name, f"{key}/{name}", entries[name])
@@ -166,15 +135,35 @@ class S3Store:
     def get_with_etag(self, key: str) -> tuple[bytes, str] | None:
         with self._explained(key):
             try:
-                reply = self._client.get_object(**self._at(key))
-                return reply["Body"].read(), str(reply["ETag"])
+                reply, data = self._read(key)
             except ClientError as error:
-                if _code(error) in ("NoSuchKey", "404"):
+                if code(error) in GONE:
                     return None
                 raise
+        seen, expected = hashlib.sha256(data).hexdigest(), reply["Metadata"].get(HASH, "")
+        if expected and seen != expected:
+            raise damaged(key, seen=f"sha256 {seen}", expected=f"sha256 {expected}")
+        return data, str(reply["ETag"])
+
+    def _read(self, key: str) -> tuple[Mapping[str, Any], bytes]:
+        """boto3 repeats requests, but not the reading of an answer that ends early."""
+        for tries_left in reversed(range(NUM_TRIES)):
+            reply: Mapping[str, Any] = self._client.get_object(**self._at(key))
+            try:
+                return reply, reply["Body"].read()
+            except BROKEN_READS:
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     def exists(self, key: str) -> bool:
         return self._head(key) is not None or self._head(f"{key}/{LISTING}") is not None
+
+    def unfinished(self, prefix: str = "") -> list[str]:
+        prefix = check_prefix(prefix)
+        with self._explained(prefix):
+            keys = self._uploads.unfinished(self._prefix + prefix if prefix else "")
+        return [key[len(self._prefix) :] for key in keys]
 
     def list(self, prefix: str = "") -> list[str]:
         prefix = check_prefix(prefix)
@@ -186,13 +175,16 @@ class S3Store:
             )
             for page in pages:
                 found += [o["Key"][len(self._prefix) :] for o in page.get("Contents", [])]
-        return sorted(found)
+        return sorted(key for key in found if not key.startswith(TEMPORARY))
 
     def delete(self, prefix: str) -> int:
-        keys = self.list(check_key(prefix.removesuffix("/")))
+        prefix = check_key(prefix.removesuffix("/"))
+        keys = self.list(prefix)
         for key in sorted(keys, key=lambda k: not k.endswith(f"/{LISTING}")):
             with self._explained(key):
                 self._client.delete_object(**self._at(key))
+        with self._explained(prefix):
+            self._uploads.drop(self._prefix + prefix)
         return len(keys)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -202,7 +194,10 @@ class S3Store:
         return self._put_if(key, data, {"IfMatch": etag})
 
     def probe(self) -> None:
-        probe_conditions(self)
+        quick = S3Store(self._bucket, self._prefix, self._cache, new_client(NUM_PROBE_TRIES))
+        quick._see_bucket("")
+        probe_conditions(quick)
+        quick.unfinished()  # allowed to list them: else a large checkpoint fails, hours later
 
     def _at(self, key: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._prefix + check_key(key)}
@@ -212,42 +207,55 @@ class S3Store:
         metadata = {HASH: hashlib.sha256(data).hexdigest(), WRITER: writer}
         with self._explained(key):
             try:
-                self._client.put_object(**self._at(key), Body=data, Metadata=metadata, **condition)
+                self._put_undisturbed(key, data, metadata, condition)
             except ClientError as error:
-                if _code(error) in ("NoSuchKey", "404"):
+                if code(error) in GONE:
                     return False
-                if _code(error) in ("PreconditionFailed", "412"):
+                if code(error) in ("PreconditionFailed", "412"):
                     # boto3 repeats a write whose reply was lost: then the winner is this call.
                     head = self._head(key)
                     return head is not None and head["Metadata"].get(WRITER) == writer
-                if _code(error) == "ConditionalRequestConflict":  # another writer is at it now
-                    return self._put_if(key, data, condition)
                 raise
         return True
+
+    def _put_undisturbed(
+        self, key: str, data: bytes, metadata: Mapping[str, str], condition: Mapping[str, str]
+    ) -> None:
+        """Again while S3 says that another writer is at the same key just now."""
+        for tries_left in reversed(range(NUM_TRIES)):
+            try:
+                self._client.put_object(**self._at(key), Body=data, Metadata=metadata, **condition)
+            except ClientError as error:
+                if code(error) != "ConditionalRequestConflict" or not tries_left:
+                    raise
+            else:
+                return
 
     def _head(self, key: str) -> Mapping[str, Any] | None:
         with self._explained(key):
             try:
                 head: Mapping[str, Any] = self._client.head_object(**self._at(key))
             except ClientError as error:
-                if _code(error) in ("NoSuchKey", "404"):
-                    return None
-                raise
+                if code(error) not in GONE:
+                    raise
+                self._see_bucket(key)
+                return None
         return head
+
+    def _see_bucket(self, key: str) -> None:
+        """Raises where there is no bucket: an object's HEAD does not say which of them is missing."""
+        if self._is_bucket_seen:
+            return
+        with self._explained(key):
+            self._client.head_bucket(Bucket=self._bucket)
+        self._is_bucket_seen = True
 
     def _upload(self, path: Path, key: str, entry: FileEntry) -> None:
         head = self._head(key)
         if head is not None and head["Metadata"].get(HASH) == entry.sha256:
             return
         with self._explained(key), explained(path):
-            at = self._at(key)
-            self._client.upload_file(
-                str(path),
-                at["Bucket"],
-                at["Key"],
-                ExtraArgs={"Metadata": {HASH: entry.sha256}},
-                Config=TRANSFER,
-            )
+            self._uploads.send(path, self._prefix + key, entry)
 
     def _listing(self, key: str) -> Listing | None:
         found = self.get_with_etag(f"{key}/{LISTING}")
@@ -258,16 +266,25 @@ class S3Store:
         recorded = expected or head["Metadata"].get(HASH, "")
         version = recorded or hashlib.sha256(head["ETag"].encode()).hexdigest()
         path = self._cache / version / key.rsplit("/", 1)[-1]
-        if not path.is_file():
-            self._download(key, path, recorded)
+        self._fetch(key, path, recorded)
         return path
 
     def _local_folder(self, key: str, listing: Listing, sha256: str) -> Path:
         folder = self._cache / sha256 / key.rsplit("/", 1)[-1]
         for name, entry in listing.files.items():
-            if not (folder / name).is_file():
-                self._download(f"{key}/{name}", folder / name, entry.sha256)
+            self._fetch(f"{key}/{name}", folder / name, entry.sha256)
         return folder
+
+    def _fetch(self, key: str, path: Path, expected: str) -> None:
+        """Downloads what is not in the cache, or not any more as it was downloaded."""
+        if path not in self._checked:
+            with explained(path):
+                is_there = path.is_file() and expected in ("", hash_file(path).sha256)
+        elif not (is_there := path.is_file()):
+            self._checked.discard(path)
+        if not is_there:
+            self._download(key, path, expected)
+        self._checked.add(path)
 
     def _download(self, key: str, path: Path, expected: str) -> None:
         """Aside, checked, then renamed: what is in the cache is whole and right."""
@@ -275,7 +292,12 @@ class S3Store:
             aside, at = folder / path.name, self._at(key)
             path.parent.mkdir(parents=True, exist_ok=True)
             with self._explained(key):
-                self._client.download_file(at["Bucket"], at["Key"], str(aside), Config=TRANSFER)
+                try:
+                    self._client.download_file(at["Bucket"], at["Key"], str(aside), Config=DOWNLOAD)
+                except ClientError as error:
+                    if code(error) in GONE:
+                        raise missing(key, self.uri) from None
+                    raise
             seen = hash_file(aside).sha256
             if expected and seen != expected:
                 raise damaged(key, seen=f"sha256 {seen}", expected=f"sha256 {expected}")
@@ -285,53 +307,10 @@ class S3Store:
     def _explained(self, key: str) -> Iterator[None]:
         try:
             yield
-        except (ClientError, BotoCoreError, S3UploadFailedError) as error:
-            raise self._explain(error, key) from None  # the cause may show a key id
-
-    def _explain(self, error: Exception, key: str) -> StoreError:
-        where = f"{key!r} in {self.uri}"
-        if isinstance(error, NoCredentialsError) or _code(error) in _REFUSED:
-            return StoreError(
-                "S3 refuses access",
-                seen=f"{_code(error) or 'no credentials'} for {where}",
-                expected="credentials that may read and write this bucket",
-                next_step="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
-            )
-        if _code(error) == "NoSuchBucket":
-            return StoreError(
-                "no such bucket",
-                seen=self._bucket,
-                expected="a bucket that exists",
-                next_step=f"Create it (aws s3 mb s3://{self._bucket}), or correct the address.",
-            )
-        if isinstance(error, EndpointConnectionError):
-            return StoreError(
-                "S3 cannot be reached",
-                seen=str(self._client.meta.endpoint_url),
-                expected="a server that answers",
-                next_step="Check the network and AWS_ENDPOINT_URL, then run the command again.",
-            )
-        return StoreError(
-            "S3 failed",
-            seen=f"{_code(error) or type(error).__name__} for {where}",
-            expected="a finished request",
-            next_step="Run the same command again: what is committed is kept.",
-        )
-
-
-_REFUSED = frozenset(
-    {
-        "AccessDenied",
-        "InvalidAccessKeyId",
-        "SignatureDoesNotMatch",
-        "ExpiredToken",
-        "InvalidToken",
-        "403",
-    }
-)
-
-
-def _code(error: BaseException) -> str:
-    """S3's own word for what went wrong; an upload that failed hides it in its cause."""
-    cause = error.__context__ if isinstance(error, S3UploadFailedError) else error
-    return str(cause.response["Error"]["Code"]) if isinstance(cause, ClientError) else ""
+        except S3_ERRORS as error:
+            raise explain(
+                error,
+                where=f"{key!r} in {self.uri}" if key else self.uri,
+                bucket=self._bucket,
+                endpoint=str(self._client.meta.endpoint_url),
+            ) from None  # the cause may show a key id

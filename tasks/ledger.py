@@ -201,8 +201,9 @@ class Ledger:
 
 @contextmanager
 def open_ledger(storage: str, run: str) -> Iterator[Ledger]:
-    """The ledger of `run` with this process as its only owner."""
+    """The ledger of `run` with this process as its only owner, on a store that can tell."""
     store = open_store(storage)
+    store.probe()
     with owned(store, run) as ownership:
         yield Ledger(store, run, ownership)
 

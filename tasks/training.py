@@ -146,8 +146,9 @@ def load_newest_checkpoint(
     0: there is none, and the trainer is left as it was opened. First sweeps what a crash left.
     """
     kept = _kept_now(resources, stage, kind)
-    _sweep(resources, stage, kept)
-    for manifest in reversed(resources.ledger.steps(stage, kind)):
+    steps = resources.ledger.steps(stage, kind)
+    _sweep(resources, stage, kept, last=steps[-1].step or 0 if steps else 0)
+    for manifest in reversed(steps):
         if manifest.step in kept and _load(resources, manifest):
             return manifest.step or 0
     return 0
@@ -190,14 +191,16 @@ def _is_whole(resources: Resources, checkpoint: ArtifactRef) -> bool:
     return True
 
 
-def _sweep(resources: Resources, stage: str, kept: Collection[int]) -> None:
-    """Deletes what a process that died left: written but not committed, or not deleted after it."""
-    store = resources.ledger.store
-    pattern = re.compile(re.escape(resources.ledger.key(stage)) + r"/step-(\d+)/checkpoint/")
-    found = {
-        int(m[1]) for key in store.list(resources.ledger.key(stage)) if (m := pattern.match(key))
-    }
-    for step in sorted(found.difference(kept)):
+def _sweep(resources: Resources, stage: str, kept: Collection[int], *, last: int) -> None:
+    """Deletes what a process that died left of steps up to the `last` committed one.
+
+    A later one is written again by the step that is due, and only what is missing of it is sent.
+    """
+    store, place = resources.ledger.store, resources.ledger.key(stage)
+    pattern = re.compile(re.escape(place) + r"/step-(\d+)/checkpoint/")
+    keys = (*store.list(place), *store.unfinished(place))
+    found = {int(match[1]) for key in keys if (match := pattern.match(key))}
+    for step in sorted(step for step in found.difference(kept) if step <= last):
         log.info("the checkpoint of %s step %s is deleted: no manifest needs it", stage, step)
         store.delete(checkpoint_key(resources, stage, step))
 

@@ -192,9 +192,18 @@ def _storage(config: RecipeConfig) -> Finding:
     from infra.object_store import StoreError, open_store
 
     try:
-        open_store(config.storage).probe()
+        store = open_store(config.storage)
+        store.probe()
+        unfinished = store.unfinished()
     except StoreError as error:
         return Finding(name="storage", state="bad", seen=str(error))
+    if unfinished:
+        return Finding(
+            name="storage",
+            state="note",
+            seen=f"{config.storage}: reads and writes; unfinished uploads: {', '.join(unfinished)}",
+            remedy="nothing: the run that sent them goes on with them, and after a week they go",
+        )
     return Finding(name="storage", state="ok", seen=f"{config.storage}: reads and writes")
 
 

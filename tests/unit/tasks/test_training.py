@@ -162,15 +162,29 @@ def test_a_stage_without_a_step_starts_as_it_was_opened(storage: Path, base: Pat
 
 
 def test_checkpoints_that_a_crash_left_are_swept(storage: Path, base: Path) -> None:
-    """One that was written and not committed, half of another, one not deleted after a commit."""
+    """Half of one, and one not deleted after a commit."""
     first = opened(storage, base)
     train(first, range(1, 6))
-    save_checkpoint.fn(first, stage="rl-1", step=6)
-    save_checkpoint.fn(first, stage="rl-1", step=1)
+    for step in (1, 3):
+        save_checkpoint.fn(first, stage="rl-1", step=step)
     damage(folder_of(storage, 1), "half-written")
-    assert checkpoints(storage) == [1, 2, 4, 5, 6]
+    assert checkpoints(storage) == [1, 2, 3, 4, 5]
     restore(opened(storage, base), stage="rl-1")
     assert checkpoints(storage) == [2, 4, 5]
+
+
+def test_what_a_crash_left_of_the_step_that_is_due_is_not_written_twice(
+    storage: Path, base: Path
+) -> None:
+    first = opened(storage, base)
+    train(first, range(1, 4))
+    save_checkpoint.fn(first, stage="rl-1", step=4)
+    written = {p: p.stat().st_ino for p in folder_of(storage, 4).rglob("*") if p.is_file()}
+    second = opened(storage, base)
+    assert restore(second, stage="rl-1") == 3
+    second.trainer.load(folder_of(storage, 4))
+    save_checkpoint.fn(second, stage="rl-1", step=4)
+    assert {p: p.stat().st_ino for p in folder_of(storage, 4).rglob("*") if p.is_file()} == written
 
 
 def test_another_stage_s_checkpoints_are_not_swept(storage: Path, base: Path) -> None:
