@@ -33,8 +33,14 @@ from infra.object_store import (
     missing,
     probe_conditions,
 )
-from infra.s3_client import NUM_PROBE_TRIES, NUM_TRIES, bucket_and_prefix, new_client
-from infra.s3_errors import BROKEN_READS, GONE, S3_ERRORS, code, explain
+from infra.s3_client import (
+    NUM_PROBE_TRIES,
+    NUM_TRIES,
+    bucket_and_prefix,
+    new_client,
+    read_object,
+)
+from infra.s3_errors import GONE, S3_ERRORS, code, explain
 from infra.s3_uploads import HASH, PART_BYTES, Uploads
 from infra.staging import TEMPORARY, staging_folder, sweep
 from rstar2.types import ArtifactRef
@@ -135,7 +141,7 @@ class S3Store:
     def get_with_etag(self, key: str) -> tuple[bytes, str] | None:
         with self._explained(key):
             try:
-                reply, data = self._read(key)
+                reply, data = read_object(self._client, self._at(key))
             except ClientError as error:
                 if code(error) in GONE:
                     return None
@@ -144,17 +150,6 @@ class S3Store:
         if expected and seen != expected:
             raise damaged(key, seen=f"sha256 {seen}", expected=f"sha256 {expected}")
         return data, str(reply["ETag"])
-
-    def _read(self, key: str) -> tuple[Mapping[str, Any], bytes]:
-        """boto3 repeats requests, but not the reading of an answer that ends early."""
-        for tries_left in reversed(range(NUM_TRIES)):
-            reply: Mapping[str, Any] = self._client.get_object(**self._at(key))
-            try:
-                return reply, reply["Body"].read()
-            except BROKEN_READS:
-                if not tries_left:
-                    raise
-        raise AssertionError("the last try returns or raises")
 
     def exists(self, key: str) -> bool:
         return self._head(key) is not None or self._head(f"{key}/{LISTING}") is not None

@@ -21,6 +21,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from infra.object_store import FileEntry
+from infra.s3_client import read_object
 from infra.s3_errors import GONE, NO_UPLOAD, code
 from infra.staging import TEMPORARY
 
@@ -91,7 +92,7 @@ class Uploads:
 
     def _record(self, record_key: str) -> _Record | None:
         try:
-            body = self._client.get_object(**self._at(record_key))["Body"].read()
+            _, body = read_object(self._client, self._at(record_key))
         except ClientError as error:
             if code(error) in GONE:
                 return None
