@@ -36,6 +36,10 @@ class QueryError(ValueError):
     """The SQL, or what was asked for, is wrong. The message shows where."""
 
 
+class NoCatalogError(CatalogError, ValueError):
+    """Where the catalogue was said to be there is none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
     columns: tuple[str, ...]
@@ -46,7 +50,7 @@ class Answer:
 def open_catalog(catalog_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """The published catalogue for reading. Raises `CatalogError` where there is none to read."""
     if not catalog_path.is_file():
-        raise CatalogError(
+        raise NoCatalogError(
             f"no catalogue at {catalog_path}: expected the file that a run publishes. Start one "
             "(`rstar2 run smoke`), or name the run's storage with --storage"
         )
@@ -82,6 +86,17 @@ def ask(
     except duckdb.Error as error:
         raise QueryError(str(error).strip()) from error
     return Answer(columns=_unique([c[0] for c in result.description]), rows=tuple(rows))
+
+
+def check_known(connection: duckdb.DuckDBPyConnection, run: str | None, stage: str | None) -> None:
+    """Raises `QueryError` for a run, or a stage of it, with no problems: a misspelt one, as a rule."""
+    rows = ask(connection, "select distinct run, stage from problem_stage").rows
+    runs = sorted({str(row[0]) for row in rows})
+    if run is not None and run not in runs:
+        raise QueryError(f"no problems of a run {run!r}: expected one of {', '.join(runs)}")
+    stages = sorted({str(row[1]) for row in rows if run in (None, row[0])})
+    if stage is not None and stage not in stages:
+        raise QueryError(f"no problems of a stage {stage!r}: expected one of {', '.join(stages)}")
 
 
 def query(catalog_path: Path, sql: str) -> Answer:

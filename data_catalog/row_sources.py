@@ -65,6 +65,8 @@ def open_rows(source: str | Path) -> RowSource:
     if is_hub_source(str(source)):
         return open_hub(str(source))
     path = Path(source)
+    if source == "":
+        raise SourceError(f"a source is named by an empty text; {EXPECTED}")
     if not path.exists():
         raise SourceError(f"no such file: {path}; {EXPECTED}")
     if path.is_dir():

@@ -277,6 +277,13 @@ def explain_os_error(error: OSError, path: Path) -> StoreError:
             expected="a folder this user may read and write",
             next_step="Correct its permissions, or choose another folder with --storage.",
         )
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return StoreAddressError(
+            "the storage is no folder",
+            seen=f"{name}: {error.strerror}",
+            expected="a folder or s3://bucket/prefix",
+            next_step="Correct --storage, or `storage` in the profile.",
+        )
     return StoreError(
         "the storage failed",
         seen=f"{name}: {error.strerror or error}",

@@ -50,6 +50,8 @@ def problem_overrides(
             raise ConfigError(f"--map {columns[0]} names a column of no file: add --problems FILE")
         return []
     text = str(problems)
+    if not text:
+        raise ConfigError("--problems is empty: expected a file, a folder or hub:OWNER/NAME:SPLIT")
     source = text if is_hub_source(text) else Path(text).absolute().as_posix()
     stages = load_config(profile).stages
     keys = [f"stages.{name}.problems.source" for name in stages] + ["evaluation.problems"]

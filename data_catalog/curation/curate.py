@@ -105,7 +105,7 @@ def curate(
     opened = [
         open_rows(source) for source in sources
     ]  # what is not there is said before any is read
-    tries = open_rows(reference) if reference else None
+    tries = open_rows(reference) if reference is not None else None
     request = {
         "sources": _sha256(sources),
         "evaluation_sets": _sha256(evaluation_sets),

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
+
+from flows.commands.options import Storage
 
 if TYPE_CHECKING:
     from data_catalog.queries import Answer
@@ -20,15 +22,21 @@ app = App(
     'Example: rstar2 catalog sql "from filter_reasons"',
 )
 
-Storage = Annotated[str, Parameter(help="Folder or s3://bucket/prefix of the runs.")]
+Statement = Annotated[str, Parameter(help="The statement, in quotes.")]
 AsJson = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")]
 Listing = Annotated[bool, Parameter(name="--problems", negative="")]
+Decision = Literal["trained", "dropped", "not drawn", "quarantined", "held out", "kept", "filtered"]
 AsCsv = Annotated[bool, Parameter(name="--csv", negative="", help="Print CSV.")]
 
 
 @app.command
 def sql(
-    statement: str, /, *, as_json: AsJson = False, as_csv: AsCsv = False, storage: Storage = "runs"
+    statement: Statement,
+    /,
+    *,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    storage: Storage = "runs",
 ) -> int:
     """Run one read-only SQL statement (DuckDB's dialect).
 
@@ -45,8 +53,8 @@ def problems(
     *,
     run: str | None = None,
     stage: str | None = None,
-    decision: str | None = None,
-    limit: int = 50,
+    decision: Decision | None = None,
+    limit: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 50,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     storage: Storage = "runs",
@@ -60,16 +68,17 @@ def problems(
     run
         Only of this run.
     stage
-        Only of this stage: rl-1, rl-2, difficulty-filter, rl-3.
+        Only of this stage: rl-1, rl-2, difficulty-filter, rl-3, held-out, curation.
     decision
-        Only with this decision: trained, dropped, not drawn, quarantined, kept, filtered.
+        Only with this decision.
     limit
         At most so many rows.
     """
-    from data_catalog.queries import ask, open_catalog
+    from data_catalog.queries import ask, check_known, open_catalog
 
     wanted = {"run": run, "stage": stage, "decision": decision}
     with open_catalog(_catalog(storage)) as connection:
+        check_known(connection, run, stage)
         answer = ask(connection, _PROBLEMS, {**wanted, "limit": limit})
     return _print(answer, as_json=as_json, as_csv=as_csv)
 
@@ -131,6 +140,11 @@ def export(folder: Path, /, *, storage: Storage = "runs") -> int:
     """Write every table as a Parquet file into a new folder.
 
     Example: rstar2 catalog export tables
+
+    Parameters
+    ----------
+    folder
+        A folder that is not there yet; it is made.
     """
     from data_catalog.queries import export as export_tables
 

@@ -225,5 +225,6 @@ def _server() -> Finding:
         name="server",
         state="note",
         seen=f"the port of {settings.api_url} is held by another program",
-        remedy="the next free port is taken, or choose: export PREFECT_API_URL=http://127.0.0.1:5269/api",
+        remedy="rstar2 will use the next free port; or choose one: export "
+        "PREFECT_API_URL=http://127.0.0.1:5269/api",
     )

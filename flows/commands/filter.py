@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from flows.commands.options import Run, Storage
+
 if TYPE_CHECKING:
     from tasks.ledger import Ledger
 
@@ -17,12 +19,12 @@ app = App(name="filter", help="The difficulty filter of a run. Example: rstar2 f
 
 @app.command
 def show(
-    run: str,
+    run: Run,
     /,
     *,
     set: Annotated[list[str] | None, Parameter(negative="")] = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="", help="Print JSON.")] = False,
-    storage: str = "runs",
+    storage: Storage = "runs",
 ) -> int:
     """Say what each band would keep of the problems that a run tried, also while it tries them.
 
@@ -32,8 +34,6 @@ def show(
     ----------
     set
         Another band than the run's, as in `filter.max_correct=6`; may be repeated.
-    storage
-        Where the run is kept.
     """
     import json
     from dataclasses import asdict

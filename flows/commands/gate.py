@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from flows.commands.options import Run, Storage
+
 if TYPE_CHECKING:
     from rstar2.config import RecipeConfig
     from rstar2.gate_replay import Replay
@@ -17,7 +19,7 @@ app = App(name="gate", help="The promotion decisions of a run. Example: rstar2 g
 
 
 @app.command
-def show(run: str, /, *, storage: str = "runs") -> int:
+def show(run: Run, /, *, storage: Storage = "runs") -> int:
     """Print every stage's decision with the numbers it was made from.
 
     Example: rstar2 gate show demo
@@ -45,11 +47,11 @@ def show(run: str, /, *, storage: str = "runs") -> int:
 
 @app.command
 def replay(
-    run: str,
+    run: Run,
     /,
     *,
     set: Annotated[list[str] | None, Parameter(negative="")] = None,
-    storage: str = "runs",
+    storage: Storage = "runs",
 ) -> int:
     """Say what another rule would have decided, at which step, over a run's logged steps.
 
@@ -59,8 +61,6 @@ def replay(
     ----------
     set
         Overrides one setting of a gate, as in `gates.rl-1.threshold=0.08`; may be repeated.
-    storage
-        Where the run is kept.
     """
     from rstar2.gate_replay import replay_gate
 
@@ -105,11 +105,11 @@ def _comparison(seen: Replay, logged: StageResult | None) -> str:
 
 @app.command
 def approve(
-    run: str,
+    run: Run,
     /,
     *,
     set: Annotated[list[str] | None, Parameter(negative="")] = None,
-    storage: str = "runs",
+    storage: Storage = "runs",
 ) -> int:
     """Answer a hold with yes: the next start goes on to the next stage.
 
@@ -119,8 +119,6 @@ def approve(
     ----------
     set
         Where the difficulty filter waits: another band, as in `filter.max_correct=6`.
-    storage
-        Where the run is kept.
     """
     from tasks.filter_chunks import with_band
 
@@ -130,7 +128,7 @@ def approve(
 
 
 @app.command
-def reject(run: str, /, *, storage: str = "runs") -> int:
+def reject(run: Run, /, *, storage: Storage = "runs") -> int:
     """Answer a hold with no: the run ends there.
 
     Example: rstar2 gate reject demo
@@ -139,7 +137,7 @@ def reject(run: str, /, *, storage: str = "runs") -> int:
 
 
 @app.command
-def pause(run: str, /, *, storage: str = "runs") -> int:
+def pause(run: Run, /, *, storage: Storage = "runs") -> int:
     """Have a run wait for a person after the stage it is in, as if its gate held.
 
     In the difficulty filter it waits when all problems are tried, before a band is applied.
@@ -167,7 +165,7 @@ def _answer(
     result = answer(ledger, verdict, band=band)
     print(f"{result.stage}: {result.gate.verdict}: {result.gate.reason}")
     flow_run_id = suspended_flow_run(ledger)
-    print(_what_follows(ledger, flow_run_id, verdict) if flow_run_id else _then(ledger))
+    print(_what_follows(ledger, flow_run_id, verdict) if flow_run_id else _then(ledger, verdict))
     return 0
 
 
@@ -182,14 +180,17 @@ def _what_follows(ledger: Ledger, flow_run_id: str, verdict: Literal["approve", 
     state = resume_flow_run(api_url, flow_run_id, run_input={"verdict": verdict})
     owner = read_owner(ledger.store, ledger.run) if state == "RUNNING" else None
     if state in ("SCHEDULED", "PENDING") or (owner and lives(ledger.store, ledger.run, owner)):
-        return "the suspended flow run goes on by itself"
+        does = "goes on" if verdict == "approve" else "ends"
+        return f"the suspended flow run {does} by itself"
     if state == "PAUSED":
         refused = "the server did not start the suspended flow run: resume it on its page, or"
-        return f"{refused}\n{_then(ledger)}"
-    return _then(ledger)
+        return f"{refused}\n{_then(ledger, verdict)}"
+    return _then(ledger, verdict)
 
 
-def _then(ledger: Ledger) -> str:
+def _then(ledger: Ledger, verdict: Literal["approve", "reject"]) -> str:
+    if verdict == "reject":
+        return f"the run is over; how it went: {ledger.gate_command('show')}"
     return f"then: {ledger.command()}"
 
 

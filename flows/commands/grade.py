@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter, validators
 
+from flows.commands.options import read_input
+
 
 def grade(
     *,
@@ -39,13 +41,11 @@ def grade(
         Deadline of the check; after it the verdict is "undecided".
     """
     import json
-    import sys
 
     from infra.grading_process import grade_with_deadline
     from rstar2.grading import extract_answer
     from rstar2.reward import NO_ANSWER
 
-    data = text_file.read_bytes() if text_file is not None else sys.stdin.buffer.read()
-    answer = extract_answer(data.decode(errors="replace"), answer_tags)
+    answer = extract_answer(read_input(text_file).decode(errors="replace"), answer_tags)
     verdict = grade_with_deadline(gold, answer, seconds) if answer is not None else NO_ANSWER
     print(json.dumps({"verdict": verdict.kind, "reason": verdict.reason}, ensure_ascii=False))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from flows.commands.options import Run, Storage
 
-def owner(run: str, /, *, storage: str = "runs") -> int:
+
+def owner(run: Run, /, *, storage: Storage = "runs") -> int:
     """Say which process trains a run. Exit code 0 where one does, 1 where none does.
 
     Takes a few seconds where the owner is on another machine: it is watched for a heartbeat.
 
     Example: rstar2 owner demo
-
-    Parameters
-    ----------
-    run
-        Name of the run.
-    storage
-        Where the run is kept.
     """
     from infra.object_store import open_store
     from infra.ownership import lives, read_owner

@@ -44,8 +44,8 @@ def run(
 
     overrides = [*(set or []), *problem_overrides(profile, problems, map or ())]
     config = load_config(profile, overrides)
+    name = _checked_name(run) if run is not None else None
     open_store(config.storage).probe()
-    name = _checked_name(run) if run else None
     if name and (code := _already_ended(config.storage, name, overrides, profile)) is not None:
         return code
     check_sources(config)

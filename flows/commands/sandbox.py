@@ -7,16 +7,20 @@ where none runs, and leaves a running one as it is); `bench` starts a node of it
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter, validators
+
+from flows.commands.options import read_text
 
 if TYPE_CHECKING:
     from infra.sandbox.client import Sandbox
 
 Rung = Literal["A", "B", "C", "D"]
+Several = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 BENCH_CODE = "print(1+1)"
 
 app = App(
@@ -66,13 +70,16 @@ def execute(
     from infra.sandbox.client import open_sandbox
     from infra.sandbox.protocol import RETRYABLE, SandboxResult
     from infra.settings import load_settings
-    from rstar2.config import SandboxConfig
+    from rstar2.config import ConfigError, SandboxConfig
 
-    code = _read_code(file)
-    stdin = stdin_file.read_text(encoding="utf-8") if stdin_file else ""
-    config = SandboxConfig(
-        cpu_seconds=cpu_seconds, wall_seconds=wall_seconds, memory_mib=memory_mib
-    )
+    if not call_id:
+        raise ConfigError("--call-id is empty: expected a text, as in --call-id a")
+    with _explained():
+        config = SandboxConfig(
+            cpu_seconds=cpu_seconds, wall_seconds=wall_seconds, memory_mib=memory_mib
+        )
+    code = read_text(file)
+    stdin = read_text(stdin_file) if stdin_file else ""
 
     async def run() -> SandboxResult:
         folder = load_settings().state_folder
@@ -105,14 +112,15 @@ def serve(*, num_slots: int = 2, min_rung: Rung = "B", state_folder: Path | None
     from rstar2.config import SandboxConfig
 
     folder = resident.sandbox_folder(state_folder or load_settings().state_folder)
-    version = resident.version_of(SandboxConfig(num_slots=num_slots, min_rung=min_rung))
+    with _explained():
+        version = resident.version_of(SandboxConfig(num_slots=num_slots, min_rung=min_rung))
     arguments = ["--state-dir", str(folder), "--num-slots", str(num_slots)]
     sys.exit(daemon.main([*arguments, "--min-rung", min_rung, "--version", version]))
 
 
 @app.command
 def bench(
-    *, calls: int = 1000, in_flight: int = 64, num_slots: int = 2, json: bool = False
+    *, calls: Several = 1000, in_flight: Several = 64, num_slots: int = 2, json: bool = False
 ) -> None:
     """Load a node of its own with `print(1+1)`: lost answers, calls/s, latency, CPU per call.
 
@@ -139,8 +147,11 @@ def bench(
     from infra.sandbox.resident import stop_daemon
     from rstar2.config import SandboxConfig
 
+    with _explained():
+        config = SandboxConfig(num_slots=num_slots)
+
     async def run(folder: Path) -> dict[str, object]:
-        async with open_sandbox(SandboxConfig(num_slots=num_slots), folder) as sandbox:
+        async with open_sandbox(config, folder) as sandbox:
             return await _load(sandbox, calls, in_flight)
 
     with tempfile.TemporaryDirectory(prefix="rstar2-bench-") as name:
@@ -161,6 +172,11 @@ def status(*, json: bool = False) -> None:
     """Say how the checkout's node does. Exits 1 when none runs.
 
     Example: rstar2 sandbox status --json
+
+    Parameters
+    ----------
+    json
+        Print one line of JSON.
     """
     import json as json_module
 
@@ -177,17 +193,19 @@ def status(*, json: bool = False) -> None:
         print("\n".join(f"{key:20} {value}" for key, value in health.items()))
 
 
-def _read_code(file: Path | None) -> str:
-    from infra.sandbox.resident import SandboxError
+@contextmanager
+def _explained() -> Iterator[None]:
+    """An option that is no setting of the sandbox is said as such, not as pydantic says it."""
+    from pydantic import ValidationError
 
-    name = str(file) if file is not None else "standard input"
-    data = file.read_bytes() if file is not None else sys.stdin.buffer.read()
+    from rstar2.config import ConfigError
+
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise SandboxError(
-            f"{name}: byte {error.start} is not UTF-8; a snippet is UTF-8 text"
-        ) from None
+        yield
+    except ValidationError as error:
+        fault = error.errors()[0]
+        option = str(fault["loc"][0]).replace("_", "-")
+        raise ConfigError(f"--{option} {fault['input']}: {fault['msg']}") from None
 
 
 async def _load(sandbox: Sandbox, calls: int, in_flight: int) -> dict[str, object]:

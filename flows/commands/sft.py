@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
+
+from flows.commands.options import check_input
 
 if TYPE_CHECKING:
     from data_catalog.sft_sources.mixture import Mixture
@@ -63,9 +65,9 @@ def rewrite(
     *,
     endpoint: str,
     model: str,
-    in_flight: int = 16,
-    attempts: int = 5,
-    timeout: float = 120.0,
+    in_flight: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 16,
+    attempts: Annotated[int, Parameter(validator=validators.Number(gte=1))] = 5,
+    timeout: Annotated[float, Parameter(validator=validators.Number(gt=0))] = 120.0,
 ) -> int:
     """Have a model write the responses of the instruction set and the prompts of the chat set anew.
 
@@ -77,6 +79,10 @@ def rewrite(
     ----------
     source
         A file that `rstar2 sft mix` wrote.
+    output
+        The file to write, in the same layout.
+    model
+        Name of the model, as the API calls it.
     endpoint
         Address of an OpenAI-compatible API, up to /v1.
     in_flight
@@ -92,6 +98,7 @@ def rewrite(
     from rstar2.config import ChatConfig
     from rstar2.dialogues import read_dialogues, write_dialogues
 
+    check_input(source)
     asked = Endpoint(
         url=endpoint,
         model=model,

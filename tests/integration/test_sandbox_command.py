@@ -51,7 +51,7 @@ def test_exec_of_a_file_that_fails_still_exits_0(state_dir: Path, tmp_path: Path
 def test_exec_of_a_missing_or_binary_file_says_so(state_dir: Path, tmp_path: Path) -> None:
     missing = rstar2(state_dir, "exec", str(tmp_path / "none.py"))
     binary = rstar2(state_dir, "exec", stdin=b"\xff\xfe")
-    assert (missing.returncode, binary.returncode) == (1, 1)
+    assert (missing.returncode, binary.returncode) == (2, 2)
     assert b"none.py: No such file or directory" in missing.stderr
     assert b"standard input: byte 0 is not UTF-8" in binary.stderr
 

@@ -62,6 +62,10 @@ def test_lineage_lists_every_problem(storage: str, capsys: pytest.CaptureFixture
         (["sql", "delete from runs"], "DELETE"),
         (["explain", "nothing"], "no problem 'nothing'"),
         (["lineage", "nothing"], "no checkpoint 'nothing'"),
+        (["problems", "--run", "dmeo"], "no problems of a run 'dmeo': expected one of demo"),
+        (["problems", "--run", "demo", "--stage", "rl1"], "difficulty-filter, rl-1, rl-3"),
+        (["problems", "--decision", "droped"], "not drawn"),
+        (["problems", "--limit", "-1"], "Must be >= 1"),
     ],
 )
 def test_a_mistake_ends_with_code_2_and_no_traceback(
@@ -73,10 +77,10 @@ def test_a_mistake_ends_with_code_2_and_no_traceback(
     assert "Traceback" not in output.err + output.out
 
 
-def test_a_storage_without_catalogue_ends_with_code_1(
+def test_a_storage_without_catalogue_ends_with_code_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["catalog", "sql", "select 1", "--storage", str(tmp_path / "absent")]) == 1
+    assert main(["catalog", "sql", "select 1", "--storage", str(tmp_path / "absent")]) == 2
     assert "no catalogue at" in capsys.readouterr().err
 
 

@@ -30,6 +30,13 @@ def test_help_shows_an_example(page: tuple[str, ...], capsys: pytest.CaptureFixt
     assert f"rstar2 {' '.join(page)}" in capsys.readouterr().out.partition("Example")[2]
 
 
+@pytest.mark.parametrize("page", pages(), ids=" ".join)
+def test_help_explains_every_parameter(page: tuple[str, ...]) -> None:
+    command = app[page[0]] if len(page) == 1 else app[page[0]][page[1]]
+    given = command.assemble_argument_collection(parse_docstring=True)
+    assert [argument.name for argument in given if not argument.parameter.help] == []
+
+
 @pytest.mark.parametrize("name", LIGHT)
 def test_light_groups_load_neither_prefect_nor_torch(name: str) -> None:
     program = (
@@ -77,10 +84,39 @@ def test_version_names_the_distribution(capsys: pytest.CaptureFixture[str]) -> N
         ["plan", "laptop", "--set", "seed"],
         ["plan", "laptop", "--set", "model.base=/no/such/folder"],
         ["run", "no-such-profile"],
+        ["run", "smoke", "--run", ""],
+        ["run", "smoke", "--problems", ""],
+        ["run", "smoke", "--set", f"storage={__file__}"],
+        ["ingest", "", "--out", "never"],
+        ["ingest", __file__, "--reference", "", "--out", "never"],
+        ["grade", "--gold", "4", "--text-file", "/no/such"],
+        ["grade", "--gold", "4", "--text-file", "/"],
+        ["sandbox", "exec", "/no/such.py"],
+        ["sandbox", "exec", __file__, "--stdin-file", "/no/such"],
+        ["sandbox", "exec", __file__, "--call-id", ""],
+        ["sandbox", "exec", __file__, "--memory-mib=0"],
+        ["sandbox", "exec", __file__, "--cpu-seconds=-1"],
+        ["sandbox", "exec", __file__, "--wall-seconds=nan"],
+        ["sandbox", "serve", "--num-slots=0"],
+        ["sandbox", "bench", "--num-slots=0"],
+        ["sandbox", "bench", "--in-flight=0"],
+        ["sft", "rewrite", "/no/such", "o.jsonl", "--endpoint", "http://x/v1", "--model", "m"],
+        ["catalog", "sql", "select 1", "--storage", "/no/such"],
+        ["filter", "show", "demo", "--storage", __file__],
     ],
 )
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+def test_wrong_usage_ends_with_2(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_option_of_the_sandbox_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sandbox", "exec", __file__, "--memory-mib=0"]) == 2
+    said = "rstar2: --memory-mib 0: Input should be greater than or equal to 1\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_wrong_setting_is_named_with_value_and_remedy(

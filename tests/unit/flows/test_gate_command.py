@@ -121,6 +121,16 @@ def test_approve_says_how_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "rstar2 run smoke --run demo" in shown
 
 
+def test_reject_says_that_the_run_is_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end(logged(tmp_path, [0.4]), GateVerdict.HOLD, step=1)
+    assert main(["gate", "reject", "demo", "--storage", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "the run is over; how it went: rstar2 gate show demo" in shown
+    assert "rstar2 run" not in shown
+
+
 def test_owner_names_the_process_that_trains(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -238,7 +238,7 @@ def test_a_full_disk_says_what_to_do() -> None:
 
 def test_a_store_whose_root_is_a_file_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="the storage failed"):
+    with pytest.raises(StoreError, match="the storage is no folder"):
         open_store(str(tmp_path / "file")).put_bytes("a", b"")
 
 
