@@ -99,9 +99,16 @@ def arrived(uri: str) -> list[int]:
 
 
 def break_off(uri: str, path: Path, s3_environment: str, cache: Path) -> None:
-    """A process that sends the file and is killed with kill -9 as its fourth part begins."""
+    """A process that sends the file and is killed with kill -9 in its fourth part, others arrived."""
     sender: list[subprocess.Popen[bytes]] = []
-    counter = PartCounter(4, lambda: sender[0].send_signal(signal.SIGKILL))
+
+    def strike() -> None:
+        deadline = time.monotonic() + 60
+        while not arrived(uri) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        sender[0].send_signal(signal.SIGKILL)
+
+    counter = PartCounter(4, strike)
     with faulty_proxy(s3_environment, counter) as endpoint:
         sender.append(
             subprocess.Popen(
